@@ -1,0 +1,42 @@
+# The environment is made from the lock file on first use; `make clean` removes it.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: test demo check format lock clean
+
+test: $(VENV)/ready
+	@$(BIN)/pytest
+
+demo: $(VENV)/ready
+	@$(BIN)/python examples/characters.py
+
+check: $(VENV)/ready
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/basedpyright --level error
+	@PYTHONPATH=. $(BIN)/lint-imports --no-cache > $(VENV)/imports.log || { cat $(VENV)/imports.log; exit 1; }
+	@$(BIN)/pytest
+
+format: $(VENV)/ready
+	@$(BIN)/ruff check --fix --quiet .
+	@$(BIN)/ruff format --quiet .
+
+# Rewrite requirements.lock from pyproject.toml's ranges; torch is held at one version.
+lock:
+	@$(PYTHON) -m venv --clear $(VENV)-lock
+	@$(VENV)-lock/bin/pip install --quiet torch==2.13.0
+	@$(VENV)-lock/bin/pip install --quiet --editable '.[dev]'
+	@$(VENV)-lock/bin/pip freeze --exclude-editable --exclude bayesrnn | sed 's/+cpu$$//' > requirements.lock
+	@rm -rf $(VENV)-lock
+
+$(VENV)/ready: requirements.lock pyproject.toml
+	@echo "Making the environment in $(VENV) (once)..."
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "bayesrnn needs Python 3.11 or newer; set PYTHON=")'
+	@$(PYTHON) -m venv --clear $(VENV)
+	@$(BIN)/pip install --quiet --disable-pip-version-check --requirement requirements.lock
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+clean:
+	@rm -rf $(VENV) .pytest_cache .ruff_cache

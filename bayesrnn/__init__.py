@@ -1,0 +1,55 @@
+"""Bayesian recurrent neural networks, and any other nn.Module: Bayes by Backprop in four lines."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bayesrnn import init as init
+    from bayesrnn.data.cuts import Cuts as Cuts
+    from bayesrnn.posterior import Draw as Draw
+    from bayesrnn.posterior import Posterior as Posterior
+    from bayesrnn.predict import Categorical as Categorical
+    from bayesrnn.predict import Values as Values
+    from bayesrnn.predict import predict as predict
+    from bayesrnn.predict import predict_values as predict_values
+    from bayesrnn.sharpened import Sharpened as Sharpened
+    from bayesrnn.variational.priors import EmpiricalNormal as EmpiricalNormal
+    from bayesrnn.variational.priors import Normal as Normal
+    from bayesrnn.variational.priors import RowScaleMixture as RowScaleMixture
+    from bayesrnn.variational.priors import ScaleMixture as ScaleMixture
+
+__version__ = "0.1.0"
+
+# Looked up on first use, so that `bayesrnn --help` need not wait for torch.
+_HOME = {
+    "Cuts": "bayesrnn.data.cuts",
+    "Draw": "bayesrnn.posterior",
+    "Posterior": "bayesrnn.posterior",
+    "Categorical": "bayesrnn.predict",
+    "Values": "bayesrnn.predict",
+    "predict": "bayesrnn.predict",
+    "predict_values": "bayesrnn.predict",
+    "Sharpened": "bayesrnn.sharpened",
+    "EmpiricalNormal": "bayesrnn.variational.priors",
+    "Normal": "bayesrnn.variational.priors",
+    "RowScaleMixture": "bayesrnn.variational.priors",
+    "ScaleMixture": "bayesrnn.variational.priors",
+}
+
+__all__ = ["__version__", "init", *sorted(_HOME)]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "init":
+        return import_module("bayesrnn.init")
+    if name not in _HOME:
+        raise AttributeError(f"module 'bayesrnn' has no attribute {name!r}")
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,1 @@
+"""Where minibatches come from. Knows torch; knows nothing of the rest of the package."""

@@ -1,0 +1,109 @@
+"""Truncated minibatches of one long sequence, in order, with the state carried and the KL weighted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor
+
+
+class Cuts:
+    """A long sequence as N parallel streams, cut along time [F17, sec. 3].
+
+    Iterating yields (x, y) for each cut c = 1..C, with time first: x is (T, N) for tokens and
+    (T, N, features) for a series, and y the same one step later (or the given targets).
+
+    `state` carries the recurrent state: it is None at the start of a pass, and detached when set.
+
+        for x, y in cuts:
+            output, cuts.state = model(x, cuts.state)
+
+    Streams are contiguous stretches of the sequence, so a fraction of N steps at its end is left out;
+    nothing else is. The last cut of a pass may be shorter.
+    """
+
+    def __init__(
+        self,
+        sequence: Tensor,
+        *,
+        num_streams: int,
+        unroll: int,
+        targets: Tensor | None = None,
+        batch_first: bool = False,
+    ) -> None:
+        for name, value in [("num_streams", num_streams), ("unroll", unroll)]:
+            if value < 1:
+                raise ValueError(f"{name}={value} must be at least 1.")
+        if targets is None:
+            sequence, targets = sequence[:-1], sequence[1:]
+        elif len(targets) != len(sequence):
+            raise ValueError(f"{len(sequence)} inputs but {len(targets)} targets.")
+        self.stream_length = len(sequence) // num_streams
+        if self.stream_length < 1:
+            raise ValueError(
+                f"a sequence with {len(sequence)} steps to predict is too short for num_streams="
+                f"{num_streams}; use at most {max(len(sequence), 1)}."
+            )
+        self.num_streams = num_streams
+        self.unroll = unroll
+        self.batch_first = batch_first
+        self._x = self._streams(sequence)
+        self._y = self._streams(targets)
+        self._state: Any = None
+
+    def __len__(self) -> int:
+        """C, the number of cuts in one pass."""
+        return -(-self.stream_length // self.unroll)
+
+    def __getitem__(self, cut: int) -> tuple[Tensor, Tensor]:
+        if not 0 <= cut < len(self):
+            raise IndexError(f"cut {cut} of {len(self)}")
+        steps = slice(cut * self.unroll, (cut + 1) * self.unroll)
+        x, y = self._x[:, steps], self._y[:, steps]
+        return (x, y) if self.batch_first else (x.transpose(0, 1), y.transpose(0, 1))
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        self._state = None
+        for cut in range(len(self)):
+            yield self[cut]
+
+    @property
+    def loss_scale(self) -> float:
+        """1/N: what one nat adds to a loss summed over time and averaged over streams."""
+        return 1 / self.num_streams
+
+    @property
+    def kl_weight(self) -> float:
+        """1/(N C): each cut's share of the KL beside a loss of that scale.
+
+        Over a pass the losses and KL shares add up to (total nats + KL) / N: the KL is paid once.
+        For a loss of another scale multiply both: divided by T too, say, for a mean over words.
+        """
+        return self.loss_scale / len(self)
+
+    @property
+    def state(self) -> Any:
+        """The recurrent state after the last cut; None at the start of a pass."""
+        return self._state
+
+    @state.setter
+    def state(self, value: Any) -> None:
+        self._state = detach(value)
+
+    def _streams(self, sequence: Tensor) -> Tensor:
+        used = sequence[: self.num_streams * self.stream_length]
+        return used.reshape(self.num_streams, self.stream_length, *sequence.shape[1:])
+
+
+def detach(state: Any) -> Any:
+    """A recurrent state (a tensor, None, or tuples, lists and dicts of them) cut from its graph."""
+    if isinstance(state, Tensor):
+        return state.detach()
+    if isinstance(state, tuple) and hasattr(state, "_fields"):
+        return type(state)(*map(detach, state))
+    if isinstance(state, tuple | list):
+        return type(state)(map(detach, state))
+    if isinstance(state, dict):
+        return {key: detach(value) for key, value in state.items()}
+    return state

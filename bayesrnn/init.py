@@ -1,0 +1,91 @@
+"""Where training starts: rules for the means (on a plain module) and for sigma.
+
+The means are the module's own weights, so any initialisation does, a trained network included.
+A rule for sigma is a function of one slot; give one to `Posterior(sigma_init=...)`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Generator, Tensor, nn
+
+from bayesrnn.variational.layout import Slot
+
+SigmaRule = Callable[[Slot, Tensor, object, Generator | None], Tensor]
+"""(slot, its means, the prior, generator) -> sigma in the slot's shape."""
+
+
+def constant(sigma: float) -> SigmaRule:
+    """The same sigma everywhere."""
+    return lambda slot, mu, prior, generator: torch.full_like(mu, sigma)
+
+
+def proportional(fraction: float = 0.1, *, floor: float = 1e-3) -> SigmaRule:
+    """sigma = fraction * root mean square of the tensor's means: noise in step with the weights.
+
+    The default. It suits a fresh network and one already trained; tensors of zeros get `floor`.
+    """
+
+    def rule(slot: Slot, mu: Tensor, prior: object, generator: Generator | None) -> Tensor:
+        return (fraction * mu.square().mean().sqrt()).clamp_min(floor).expand_as(mu)
+
+    return rule
+
+
+def per_weight(fraction: float = 0.1, *, floor: float = 1e-3) -> SigmaRule:
+    """sigma = fraction * |mu|, weight by weight, for a network already trained."""
+    return lambda slot, mu, prior, generator: (fraction * mu.abs()).clamp_min(floor)
+
+
+def from_prior(scale: float = 1.0) -> SigmaRule:
+    """sigma uniform in [p/4, p/2] for recurrent weights and [p/2, p] elsewhere, times `scale`.
+
+    p is the prior's standard deviation. This is the rule of the paper's authors' own script.
+    """
+
+    def rule(slot: Slot, mu: Tensor, prior: object, generator: Generator | None) -> Tensor:
+        stddev = getattr(prior, "stddev", None)
+        if stddev is None:
+            raise ValueError(
+                f"sigma_init=from_prior(): the prior {type(prior).__name__} has no stddev to start "
+                "from; give sigma_init a number, or use proportional()."
+            )
+        p = scale * float(stddev) * (0.5 if slot.kind == "recurrent" else 1.0)
+        return torch.empty_like(mu).uniform_(p / 2, p, generator=generator)
+
+    return rule
+
+
+@torch.no_grad()
+def uniform_(model: nn.Module, bound: float, *, generator: Generator | None = None) -> None:
+    """Every parameter uniform in [-bound, bound], as in Zaremba et al. (2014)."""
+    for parameter in model.parameters():
+        parameter.uniform_(-bound, bound, generator=generator)
+
+
+@torch.no_grad()
+def fan_in_(model: nn.Module, *, generator: Generator | None = None) -> None:
+    """The authors' script: truncated normal 1/sqrt(fan in), embeddings N(0, 1), output biases 0.
+
+    An LSTM's fan in counts its input and its state together, and its biases share it.
+    """
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            if isinstance(module, nn.Embedding):
+                parameter.normal_(generator=generator)
+            elif isinstance(module, nn.RNNBase | nn.RNNCellBase):
+                layer_input = module.input_size if name.endswith(("_l0", "_ih", "_hh")) else None
+                width = layer_input or module.hidden_size
+                _truncated_normal_(parameter, width + module.hidden_size, generator)
+            elif parameter.dim() >= 2:
+                _truncated_normal_(parameter, parameter[0].numel(), generator)
+            elif isinstance(module, nn.Linear):
+                parameter.zero_()
+
+
+def _truncated_normal_(parameter: Tensor, fan_in: int, generator: Generator | None) -> None:
+    std = 1 / math.sqrt(fan_in)
+    nn.init.trunc_normal_(parameter, std=std, a=-2 * std, b=2 * std, generator=generator)

@@ -1,0 +1,436 @@
+"""Posterior: a distribution over the weights of an ordinary module, trained by Bayes by Backprop."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Generator, Tensor, nn
+
+from bayesrnn import init
+from bayesrnn.flat import FlatWeights, Select
+from bayesrnn.storage import load_tensors, save_tensors
+from bayesrnn.variational import bbb, gaussian, priors
+from bayesrnn.variational.layout import Layout
+from bayesrnn.variational.priors import EmpiricalNormal, Prior, RowScaleMixture
+
+FORMAT = "bayesrnn-posterior-1"
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False)
+class Draw:
+    """One sample of the weights, theta = mu + sigma * eps, by what it was made of."""
+
+    eps: Tensor
+    sigma: Tensor
+    mean_changes: int
+    """How often the mean had been changed when this was drawn; the draw is of that mean only."""
+
+
+class Posterior:
+    """q(theta) = N(mu, diag(sigma^2)) over the weights of `model`, with sigma = softplus(rho).
+
+    The model is not changed but for this: its Bayesian parameters become views of one flat vector,
+    which holds mu except inside `sample()`. At rest the model is therefore an ordinary trained
+    model at the posterior mean, and an optimiser that moves `mu` moves the model.
+    """
+
+    mu: nn.Parameter
+    rho: nn.Parameter
+
+    def __init__(
+        self,
+        model: nn.Module,
+        prior: Prior | RowScaleMixture | EmpiricalNormal,
+        *,
+        select: Select = None,
+        sigma_init: float | init.SigmaRule | None = None,
+        generator: Generator | None = None,
+    ) -> None:
+        """
+        Args:
+            model: any module, already on its device and in its dtype.
+            prior: see `bayesrnn.variational.priors`; anything with `log_prob` will do.
+            select: names ("lstm.*", a list of them) or a predicate; None for all that train.
+            sigma_init: a number or a rule from `bayesrnn.init`; by default a tenth of each
+                tensor's root mean square.
+            generator: the randomness of `sigma_init`, for rules that have any.
+        """
+        if not callable(getattr(prior, "log_prob", None) or getattr(prior, "bind", None)):
+            raise ValueError(f"prior={prior!r} has no log_prob(theta) method.")
+        self.model = model
+        self.prior = prior
+        self.weights = FlatWeights(model, select)
+        self._bound_prior = priors.bind(prior, self.layout)
+        sigma = _initial_sigma(self.weights, sigma_init, self._bound_prior, generator)
+        # Every check has passed: only now is the model touched.
+        self.mu = nn.Parameter(self.weights.flat)
+        self.rho = nn.Parameter(gaussian.rho_from_sigma(sigma))
+        self.weights.bind()
+
+        self._mean: Tensor | None = None  # a copy of mu while the model holds something else
+        self._own_writes = 0
+        self._last_draw: Draw | None = None
+
+    @property
+    def layout(self) -> Layout:
+        return self.weights.layout
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """What an optimiser trains: mu, rho and the model's ordinary parameters."""
+        yield self.mu
+        yield self.rho
+        yield from self.weights.rest()
+
+    # ------------------------------------------------------------------ sampling and training
+
+    @contextmanager
+    def sample(self, *, generator: Generator | None = None) -> Iterator[Draw]:
+        """Inside the block the model holds theta = mu + sigma * eps, for as many steps as it runs.
+
+        Call `loss.backward()` inside it, and `accumulate_grad` and the optimiser after it.
+        """
+        draw = self.draw(generator=generator)
+        if self._mean is None:
+            self.weights.clear_grad()
+        with self.place(self.theta(draw)):
+            yield draw
+
+    @contextmanager
+    def mean(self) -> Iterator[None]:
+        """Inside the block the model holds mu, whatever it held outside."""
+        with self.place(self._current_mu()):
+            yield
+
+    def accumulate_grad(self, draw: Draw, *, kl_weight: float) -> None:
+        """Turn the gradient at `draw` into gradients of mu and rho, added to their `.grad`.
+
+        The free energy that is differentiated is  loss + kl_weight * KL[q || p];  `kl_weight` is the
+        share of the KL that this minibatch pays (`Cuts.kl_weight` computes it).
+        """
+        check_kl_weight(kl_weight)
+        self._check_latest(draw)
+        g = self.weights.gather_grad()
+        if g is None:
+            raise ValueError(
+                "no Bayesian weight has a gradient: call loss.backward() inside the "
+                "`with posterior.sample() as draw:` block, and accumulate each draw once."
+            )
+        self.accumulate(draw, g, kl_weight=kl_weight)
+
+    def backward(
+        self, closure: Callable[[], T], *, kl_weight: float, generator: Generator | None = None
+    ) -> T:
+        """Sample, call `closure` for a loss (or a tuple that begins with it), backward, accumulate.
+
+        Returns what the closure returned. One optimiser step's gradients in one call.
+        """
+        with self.sample(generator=generator) as draw:
+            value = closure()
+            loss_of(value).backward()
+        self.accumulate_grad(draw, kl_weight=kl_weight)
+        return value
+
+    # ------------------------------------------------------------------ quantities of q
+
+    @torch.no_grad()
+    def sigma(self) -> Tensor:
+        """The posterior's standard deviations, a flat vector; 0 for padding rows."""
+        return self.zero_fixed(gaussian.sigma_from_rho(self.rho))
+
+    @torch.no_grad()
+    def snr(self) -> Tensor:
+        """|mu| / sigma for every weight; infinite for padding rows, which carry no noise."""
+        ratio = gaussian.signal_to_noise(self._current_mu(), gaussian.sigma_from_rho(self.rho))
+        return self._fill_fixed(ratio, math.inf)
+
+    @torch.no_grad()
+    def kl(self, draw: Draw | None = None) -> Tensor:
+        """KL[q || p] in nats: exact, or the one-sample estimate log q(theta) - log p(theta)."""
+        if draw is None:
+            return self.kl_per_weight().sum()
+        self._check_latest(draw)
+        log_q = self.zero_fixed(gaussian.log_prob_at_noise(draw.sigma, draw.eps))
+        log_p = self.fitted_prior().log_prob(self.theta(draw))
+        if log_p.shape == log_q.shape:
+            log_p = self.zero_fixed(log_p)
+        return log_q.sum() - log_p.sum()
+
+    @torch.no_grad()
+    def kl_per_weight(self) -> Tensor:
+        """The exact KL[q || p] of each weight in nats, for priors that treat weights apart."""
+        mu, sigma = self._current_mu(), gaussian.sigma_from_rho(self.rho)
+        expected = priors.expected_log_prob(self.fitted_prior(), mu, sigma)
+        return self.zero_fixed(-gaussian.entropy(sigma) - expected)
+
+    def description_length(self) -> float:
+        """The bits it takes to send the weights by bits-back coding: KL[q || p] / log 2."""
+        return self.kl().item() / math.log(2)
+
+    def named(self, vector: Tensor) -> dict[str, Tensor]:
+        """A flat vector as views by weight name: `posterior.named(posterior.snr())`."""
+        return self.weights.named(vector)
+
+    def __repr__(self) -> str:
+        return (
+            f"Posterior({type(self.model).__name__}, {self.layout.size:,} Bayesian weights in "
+            f"{len(self.layout.slots)} tensors, prior={self.prior})"
+        )
+
+    # ------------------------------------------------------------------ state
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """mu and rho by weight name, and the model's other parameters and buffers."""
+        return _state_of(self.weights, self._current_mu(), self.rho.detach())
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Copy a `state_dict` in. Names and shapes are checked first; on error nothing changes."""
+        if self._mean is not None:
+            raise ValueError("load_state_dict inside sample(): leave the block first.")
+        self.weights.check()
+        copy_state(self.state_dict(), state)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write one safetensors file with the state, the prior and the selection."""
+        save_tensors(path, self.state_dict(), self.header())
+
+    @classmethod
+    def load(
+        cls, path: str | os.PathLike[str], model: nn.Module, prior: Any = None
+    ) -> Posterior:
+        """The posterior that `save` wrote, around a fresh `model` of the same architecture.
+
+        `prior` is needed only if the saved one was of the user's own making.
+        """
+        state, header = load_tensors(path)
+        return cls.from_state(state, header, model, prior, source=str(path))
+
+    def header(self) -> dict[str, Any]:
+        """What a file says beside the tensors: format, prior, selection."""
+        return {
+            "format": FORMAT,
+            "prior": priors.to_config(self.prior),
+            "prior_type": type(self.prior).__qualname__,
+            "select": [slot.name for slot in self.layout],
+        }
+
+    @classmethod
+    def from_state(
+        cls,
+        state: Mapping[str, Tensor],
+        header: Mapping[str, Any],
+        model: nn.Module,
+        prior: Any = None,
+        *,
+        source: str = "the state",
+    ) -> Posterior:
+        """A posterior around `model` from a `state_dict` and a `header`."""
+        if header.get("format") != FORMAT:
+            raise ValueError(
+                f"{source} has format {header.get('format')!r}, not {FORMAT!r}: "
+                "it was written by another version, or is no posterior."
+            )
+        if prior is None:
+            if header["prior"] is None:
+                raise ValueError(
+                    f"{source} was saved with a prior of type {header['prior_type']}, which only "
+                    "its author can make: pass it as prior=."
+                )
+            prior = priors.from_config(header["prior"])
+        ours = {k: v for k, v in state.items() if k.startswith(("mu.", "rho.", "model."))}
+        trainable = {name for name, p in model.named_parameters() if p.requires_grad}
+        for name in header["select"]:
+            if name not in trainable:
+                raise ValueError(f"{source} has weights {name!r}, which this model cannot train.")
+
+        def select(name: str, _: nn.Parameter) -> bool:
+            return name in header["select"]
+
+        unbound = FlatWeights(model, select)
+        check_state(_state_of(unbound, unbound.flat, unbound.flat), ours, source)
+        posterior = cls(model, prior, select=select)
+        posterior.load_state_dict(ours)
+        return posterior
+
+    # ------------------------------------------------------------------ for methods built on q
+
+    @torch.no_grad()
+    def draw(self, *, generator: Generator | None = None) -> Draw:
+        """Fresh noise, not yet placed in the model."""
+        self.weights.check()
+        eps = torch.randn(
+            self.rho.shape, generator=generator, dtype=self.rho.dtype, device=self.rho.device
+        )
+        draw = Draw(self.zero_fixed(eps), gaussian.sigma_from_rho(self.rho), self._mean_changes())
+        self._last_draw = draw
+        return draw
+
+    @torch.no_grad()
+    def theta(self, draw: Draw) -> Tensor:
+        """The weights of a draw, a flat vector."""
+        return gaussian.reparameterise(self._current_mu(), draw.sigma, draw.eps)
+
+    @contextmanager
+    def place(self, theta: Tensor) -> Iterator[None]:
+        """Inside the block the model holds `theta`; after it, and after an error, what it held."""
+        self.weights.check()
+        outermost = self._mean is None
+        held = self.mu.detach().clone()
+        if outermost:
+            self._mean = held
+        before = self._mean_changes()
+        self._write(theta)
+        try:
+            yield
+            changed = self._mean_changes() != before
+        finally:
+            self._write(held)
+            if outermost:
+                self._mean = None
+        if changed:
+            raise ValueError(
+                "the weights were changed inside the block (an optimiser step, or an in-place "
+                "edit); that change is undone. Step after the block."
+            )
+
+    @torch.no_grad()
+    def accumulate(self, draw: Draw, g: Tensor, *, kl_weight: float) -> None:
+        """Add the gradients of mu and rho that follow from g, the loss gradient at the draw."""
+        score = priors.score(self.fitted_prior(), self.theta(draw))
+        g_mu, g_rho = bbb.gradients(g, score, draw.eps, draw.sigma, kl_weight)
+        add_grad(self.mu, self.zero_fixed(g_mu))
+        add_grad(self.rho, self.zero_fixed(g_rho))
+
+    def zero_fixed(self, vector: Tensor) -> Tensor:
+        """Zero a flat vector's padding rows, in place."""
+        return self._fill_fixed(vector, 0.0)
+
+    def fitted_prior(self) -> Prior:
+        """The prior, its learnt hyper-parameters brought up to date with q."""
+        return priors.fit(self._bound_prior, self._current_mu(), gaussian.sigma_from_rho(self.rho.detach()))
+
+    # ------------------------------------------------------------------ helpers
+
+    def _current_mu(self) -> Tensor:
+        return self.mu.detach() if self._mean is None else self._mean
+
+    @torch.no_grad()
+    def _write(self, theta: Tensor) -> None:
+        before = self.mu._version
+        self.mu.copy_(theta)
+        self._own_writes += self.mu._version - before
+
+    def _mean_changes(self) -> int:
+        """How often anyone but this class has written to the flat vector."""
+        return self.mu._version - self._own_writes
+
+    def _check_latest(self, draw: Draw) -> None:
+        if draw is not self._last_draw:
+            raise ValueError("this is not the latest draw; use each draw before the next sample().")
+        if draw.mean_changes != self._mean_changes():
+            raise ValueError(
+                "the mean has changed since this draw was made; call accumulate_grad or kl(draw) "
+                "before optimizer.step()."
+            )
+
+    def _fill_fixed(self, vector: Tensor, value: float) -> Tensor:
+        for span in self.layout.fixed:
+            vector[span] = value
+        return vector
+
+
+def loss_of(value: Any) -> Tensor:
+    """The loss a closure returned: its value, or the first entry of a tuple."""
+    loss = value[0] if isinstance(value, tuple) else value
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        got = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss)
+        raise ValueError(f"the closure must return a scalar loss, or a tuple that begins with it; got {got}.")
+    return loss
+
+
+def add_grad(parameter: nn.Parameter, gradient: Tensor) -> None:
+    """Add to `.grad`, as backward does."""
+    if parameter.grad is None:
+        parameter.grad = gradient
+    else:
+        parameter.grad.add_(gradient)
+
+
+def check_state(expected: Mapping[str, Tensor], given: Mapping[str, Tensor], source: str) -> None:
+    """Raise unless both have the same names and shapes."""
+    for name in expected:
+        if name not in given:
+            raise ValueError(
+                f"{source} has no {name!r}: it belongs to another architecture or selection."
+            )
+        if given[name].shape != expected[name].shape:
+            raise ValueError(
+                f"{source}: {name!r} has shape {tuple(given[name].shape)}, the model needs "
+                f"{tuple(expected[name].shape)}. Build the model with the sizes it was saved with."
+            )
+    for name in given:
+        if name not in expected:
+            raise ValueError(f"{source} has {name!r}, for which this model has no place.")
+
+
+@torch.no_grad()
+def copy_state(current: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
+    """Copy `given` over the tensors of `current`, all or none."""
+    check_state(current, given, "the state")
+    for name, tensor in current.items():
+        tensor.copy_(given[name])
+
+
+def _prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
+
+
+def _state_of(weights: FlatWeights, mu: Tensor, rho: Tensor) -> dict[str, Tensor]:
+    return {
+        **_prefixed("mu", weights.named(mu)),
+        **_prefixed("rho", weights.named(rho)),
+        **_prefixed("model", weights.rest_state()),
+    }
+
+
+def _initial_sigma(
+    weights: FlatWeights,
+    sigma_init: float | init.SigmaRule | None,
+    prior: object,
+    generator: Generator | None,
+) -> Tensor:
+    if sigma_init is None:
+        rule = init.proportional()
+    elif callable(sigma_init):
+        rule = sigma_init
+    else:
+        rule = init.constant(float(sigma_init))
+    parts = []
+    for slot in weights.layout:
+        mu = weights.flat[slot.span].view(slot.shape)
+        sigma = rule(slot, mu, prior, generator)
+        _check_sigma(slot.name, sigma)
+        parts.append(sigma)
+    return weights.flatten(parts)
+
+
+def _check_sigma(name: str, sigma: Tensor) -> None:
+    if not (torch.isfinite(sigma).all() and (sigma > 0).all()):
+        raise ValueError(
+            f"sigma_init gives {name!r} a standard deviation that is not positive and "
+            f"finite (smallest {sigma.min().item():g}); every sigma must be above 0."
+        )
+
+
+def check_kl_weight(kl_weight: float) -> None:
+    if not (kl_weight >= 0 and math.isfinite(kl_weight)):
+        raise ValueError(
+            f"kl_weight={kl_weight} must be a finite number, 0 or more: the share of the KL that "
+            "this minibatch pays, such as Cuts.kl_weight."
+        )

@@ -1,0 +1,173 @@
+"""What the model expects, and how sure it is: at the mean weights or averaged over samples of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Generator, Tensor, nn
+
+from bayesrnn.posterior import Posterior
+
+
+@dataclass(frozen=True)
+class Categorical:
+    """A distribution over classes (the last axis of `log_probs`); entropies in nats.
+
+    mutual_information = entropy - expected_entropy is the part of the uncertainty that more data
+    would remove: how much the sampled models disagree. It is 0 at the mean weights.
+    """
+
+    log_probs: Tensor  # (..., classes)
+    entropy: Tensor  # (...)
+    expected_entropy: Tensor  # (...)
+    states: tuple[Any, ...]
+    """Each sample's recurrent state, for the next stretch of the same sequence."""
+
+    @property
+    def probs(self) -> Tensor:
+        return self.log_probs.exp()
+
+    @property
+    def mutual_information(self) -> Tensor:
+        return (self.entropy - self.expected_entropy).clamp_min(0)
+
+
+@dataclass(frozen=True)
+class Values:
+    """A distribution over real values: its mean, and its variance in two parts.
+
+    `aleatoric` is the noise the model believes is in the data, `epistemic` its own ignorance.
+    """
+
+    mean: Tensor
+    aleatoric: Tensor
+    epistemic: Tensor
+    states: tuple[Any, ...]
+
+    @property
+    def variance(self) -> Tensor:
+        return self.aleatoric + self.epistemic
+
+
+def predict(
+    posterior: Posterior,
+    *inputs: Any,
+    samples: int = 10,
+    seed: int = 0,
+    states: Sequence[Any] | None = None,
+    read: Callable[[Any], Any] | None = None,
+) -> Categorical:
+    """Class probabilities averaged over `samples` draws of the weights; `samples=0` for the mean.
+
+    The model is called as `model(*inputs)`, or `model(*inputs, state)` with `states` from an earlier
+    call, and must return logits (..., classes) or a pair (logits, state); `read` turns any other
+    return value into one of these. The same `seed` means the same weights in every call, so a long
+    sequence can be predicted in stretches. Nothing of the model or the posterior is changed.
+    """
+    log_sum: Tensor | None = None
+    entropy_sum: Tensor | None = None
+    last_states = []
+    for logits, state in _outputs(posterior, inputs, samples, seed, states, read):
+        log_probs = torch.log_softmax(logits, dim=-1)
+        entropy = _entropy(log_probs)
+        log_sum = log_probs if log_sum is None else torch.logaddexp(log_sum, log_probs)
+        entropy_sum = entropy if entropy_sum is None else entropy_sum + entropy
+        last_states.append(state)
+    assert log_sum is not None and entropy_sum is not None
+    count = len(last_states)
+    log_probs = log_sum - math.log(count)
+    return Categorical(log_probs, _entropy(log_probs), entropy_sum / count, tuple(last_states))
+
+
+def predict_values(
+    posterior: Posterior,
+    *inputs: Any,
+    samples: int = 10,
+    seed: int = 0,
+    states: Sequence[Any] | None = None,
+    read: Callable[[Any], Any] | None = None,
+) -> Values:
+    """Real values: predictive mean with aleatoric and epistemic variance.
+
+    As `predict`, but the model (or `read`) returns a mean, a pair (mean, variance) or a triple
+    (mean, variance, state). Without a variance the aleatoric part is 0.
+    """
+    mean: Tensor | None = None
+    spread = aleatoric = torch.zeros(())
+    last_states = []
+    for count, (value, variance, state) in enumerate(
+        _outputs(posterior, inputs, samples, seed, states, read, parts=3), start=1
+    ):
+        if mean is None:
+            mean, spread, aleatoric = value, torch.zeros_like(value), variance
+        else:  # Welford's running mean and sum of squared deviations
+            delta = value - mean
+            mean = mean + delta / count
+            spread = spread + delta * (value - mean)
+            aleatoric = aleatoric + (variance - aleatoric) / count
+        last_states.append(state)
+    assert mean is not None
+    epistemic = spread / max(len(last_states) - 1, 1)
+    return Values(mean, torch.as_tensor(aleatoric).expand_as(mean), epistemic, tuple(last_states))
+
+
+def sample_generators(samples: int, seed: int, device: torch.device) -> list[Generator]:
+    """One generator for each weight sample; the first of many are the same as of few."""
+    seeds = torch.randint(2**62, (samples,), generator=torch.Generator().manual_seed(seed))
+    return [torch.Generator(device).manual_seed(s) for s in seeds.tolist()]
+
+
+def _outputs(
+    posterior: Posterior,
+    inputs: Sequence[Any],
+    samples: int,
+    seed: int,
+    states: Sequence[Any] | None,
+    read: Callable[[Any], Any] | None,
+    parts: int = 2,
+) -> Iterator[tuple[Any, ...]]:
+    """What the model returns for each weight sample, padded with zeros and None to `parts`."""
+    if samples < 0:
+        raise ValueError(f"samples={samples}; use 0 for the mean weights, or 1 and more.")
+    count = max(samples, 1)
+    if states is not None and len(states) != count:
+        raise ValueError(f"{len(states)} states for {count} samples; pass those of the last call.")
+    generators = sample_generators(samples, seed, posterior.rho.device)
+    with torch.no_grad(), evaluating(posterior.model):
+        for s in range(count):
+            weights = posterior.sample(generator=generators[s]) if samples else posterior.mean()
+            with weights:
+                state = () if states is None else (states[s],)
+                output = posterior.model(*inputs, *state)
+                output = read(output) if read is not None else output
+            yield _padded(output, parts)
+
+
+def _padded(output: Any, parts: int) -> tuple[Any, ...]:
+    output = output if isinstance(output, tuple) else (output,)
+    if len(output) > parts or not isinstance(output[0], Tensor):
+        shape = "logits or (logits, state)" if parts == 2 else "mean, (mean, variance) or (mean, variance, state)"
+        raise ValueError(f"the model returned {len(output)} parts; use read= to turn them into {shape}.")
+    defaults = (None,) if parts == 2 else (torch.zeros_like(output[0]), None)
+    return (*output, *defaults[len(output) - 1 :])
+
+
+def _entropy(log_probs: Tensor) -> Tensor:
+    return torch.special.entr(log_probs.exp()).sum(-1)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Inside the block every submodule is in evaluation mode; after it, in the mode it had."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training

@@ -1,0 +1,239 @@
+"""Sharpened: posterior sharpening around any Posterior [F17, sec. 4, Alg. 1]."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Generator, Tensor, nn
+
+from bayesrnn.posterior import Posterior, add_grad, check_kl_weight, copy_state, loss_of
+from bayesrnn.storage import load_tensors, save_tensors
+from bayesrnn.variational import sharpening
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Bound(Generic[T]):
+    """A minibatch scored with the posterior sharpened on that same minibatch."""
+
+    value: T
+    """What the closure returned at theta."""
+    kl_theta: Tensor
+    """KL[q(theta | phi, (x, y)) || p(theta | phi)] in nats; add it to the total nats for the bound."""
+
+
+class Sharpened:
+    """q(theta | phi, (x, y)) = N(phi - eta * g_phi, sigma0^2) around a posterior q(phi).
+
+    eta is learnt as kappa, eta = kappa * sigma0^2 / loss_scale: kappa = 1 is the step at which
+    the KL it costs and the loss it gains balance to first order, whatever the scale of the loss,
+    so the same learning rate suits kappa, mu and rho.
+    """
+
+    kappa: nn.Parameter
+
+    def __init__(
+        self,
+        posterior: Posterior,
+        *,
+        loss_scale: float,
+        sigma0: float = 0.02,
+        kappa_init: float = 0.5,
+        exact: bool = False,
+    ) -> None:
+        """
+        Args:
+            posterior: q(phi).
+            loss_scale: what one nat of the minibatch adds to the loss: 1/N for a loss summed over
+                time and averaged over N streams (`Cuts.loss_scale`), 1/(N T) for a mean over words.
+            sigma0: the standard deviation of theta around its centre.
+            kappa_init: where kappa starts.
+            exact: also differentiate through g_phi. Costs a Hessian-vector product a step.
+        """
+        for name, value in [("loss_scale", loss_scale), ("sigma0", sigma0)]:
+            if not (value > 0 and math.isfinite(value)):
+                raise ValueError(f"Sharpened: {name}={value} must be a positive, finite number.")
+        self.posterior = posterior
+        self.loss_scale = loss_scale
+        self.sigma0 = sigma0
+        self.exact = exact
+        self.kappa = nn.Parameter(torch.full_like(posterior.rho, kappa_init))
+        self.kl_theta = posterior.rho.new_zeros(())
+        """KL_theta of the last minibatch in nats."""
+
+    @property
+    def eta(self) -> Tensor:
+        """The learnt step for every weight, a flat vector."""
+        return self.kappa.detach() * self._eta_unit
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """What an optimiser trains: kappa and all that the posterior trains."""
+        yield self.kappa
+        yield from self.posterior.parameters()
+
+    def backward(
+        self, closure: Callable[[], T], *, kl_weight: float, generator: Generator | None = None
+    ) -> T:
+        """The gradients of one minibatch for (mu, rho, kappa), added to their `.grad` [F17, Alg. 1].
+
+        `closure` computes the loss of the minibatch with the model as it stands; it is called once
+        at phi and once at theta (once more at phi if exact). It must start from the same RNN state
+        each time; what it returned at theta, a loss or a tuple that begins with one, is returned.
+        """
+        check_kl_weight(kl_weight)
+        posterior = self.posterior
+        rng = _rng_state(posterior.rho.device) if self.exact else None
+        draw = posterior.draw(generator=generator)
+        phi, eta = posterior.theta(draw), self.eta
+        g_phi = self._gradient_at(phi, closure)
+        with posterior.place(self._sharpen(phi, g_phi, generator)):
+            posterior.weights.clear_grad()
+            value = closure()
+            loss_of(value).backward()
+        g_theta = posterior.weights.gather_grad()
+        assert g_theta is not None  # the first pass has shown that the loss reaches the weights
+        at = (g_theta, g_phi, eta, self.sigma0, self.loss_scale)
+        g_through = g_theta
+        if rng is not None:
+            u = sharpening.hessian_direction(*at)
+            g_through = g_theta + self._hessian_product(closure, phi, u, rng)
+        posterior.accumulate(draw, g_through, kl_weight=kl_weight)
+        with torch.no_grad():
+            add_grad(self.kappa, sharpening.eta_gradient(*at) * self._eta_unit)
+            self.kl_theta = sharpening.kl_theta(g_phi, eta, self.sigma0)
+        return value
+
+    def bound(
+        self,
+        closure: Callable[[], T],
+        *,
+        sample_phi: bool = False,
+        generator: Generator | None = None,
+    ) -> Bound[T]:
+        """Score a minibatch with q(theta | phi, (x, y)), at the mean phi or at a sampled one.
+
+        exp((nats + kl_theta) / words) is an upper bound on perplexity, since theta has seen the
+        words. To predict with q(phi) instead, use the posterior itself: no bound, no KL.
+        """
+        posterior = self.posterior
+        phi = posterior.theta(posterior.draw(generator=generator)) if sample_phi else posterior.mu
+        phi = phi.detach().clone()
+        g_phi = self._gradient_at(phi, closure)
+        theta = self._sharpen(phi, g_phi, generator)
+        with posterior.place(theta), torch.no_grad():
+            value = closure()
+        return Bound(value, sharpening.kl_theta(g_phi, self.eta, self.sigma0))
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The posterior's state and kappa by weight name."""
+        kappa = self.posterior.named(self.kappa.detach())
+        return {
+            **self.posterior.state_dict(),
+            **{f"kappa.{name}": tensor for name, tensor in kappa.items()},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Copy a `state_dict` in; on error nothing changes."""
+        self.posterior.weights.check()
+        copy_state(self.state_dict(), state)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write one safetensors file; `Posterior.load` reads it too, for q(phi) alone."""
+        settings = {"loss_scale": self.loss_scale, "sigma0": self.sigma0, "exact": self.exact}
+        save_tensors(path, self.state_dict(), {**self.posterior.header(), "sharpened": settings})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], model: nn.Module, prior: Any = None) -> Sharpened:
+        """What `save` wrote, around a fresh `model` of the same architecture."""
+        state, header = load_tensors(path)
+        if "sharpened" not in header:
+            raise ValueError(f"{path} holds a posterior that was not sharpened; use Posterior.load.")
+        posterior = Posterior.from_state(state, header, model, prior, source=str(path))
+        sharpened = cls(posterior, **header["sharpened"])
+        sharpened.load_state_dict(state)
+        return sharpened
+
+    @property
+    def _eta_unit(self) -> float:
+        return self.sigma0**2 / self.loss_scale
+
+    def _gradient_at(self, phi: Tensor, closure: Callable[[], Any]) -> Tensor:
+        """g_phi. Ordinary parameters collect no gradient from this pass."""
+        weights = self.posterior.weights
+        with self.posterior.place(phi), torch.enable_grad():
+            loss = loss_of(closure())
+            if not loss.requires_grad:
+                raise ValueError(
+                    "the closure's loss has no gradient; do not detach it or use no_grad()."
+                )
+            grads = torch.autograd.grad(loss, weights.parameters, allow_unused=True)
+        if all(grad is None for grad in grads):
+            raise ValueError("the closure's loss does not depend on any Bayesian weight.")
+        return self.posterior.zero_fixed(weights.flatten(grads))
+
+    @torch.no_grad()
+    def _sharpen(self, phi: Tensor, g_phi: Tensor, generator: Generator | None) -> Tensor:
+        eps0 = torch.randn(phi.shape, generator=generator, dtype=phi.dtype, device=phi.device)
+        eps0 = self.posterior.zero_fixed(eps0)
+        return sharpening.sharpen(phi, g_phi, self.eta, self.sigma0, eps0)
+
+    def _hessian_product(
+        self, closure: Callable[[], Any], phi: Tensor, u: Tensor, rng: Tensor
+    ) -> Tensor:
+        """H u at phi by double backward; adds to the gradients of the ordinary parameters too."""
+        posterior = self.posterior
+        bound, rest = posterior.weights.parameters, list(posterior.weights.rest())
+        # The same dropout masks as in the first pass; and cuDNN's RNNs have no double backward.
+        with (
+            posterior.place(phi),
+            _replayed_rng(rng, u.device),
+            torch.backends.cudnn.flags(enabled=False),
+        ):
+            loss = loss_of(closure())
+            grads = torch.autograd.grad(loss, bound, create_graph=True, allow_unused=True)
+            pairs = [
+                (grad, direction)
+                for grad, direction in zip(grads, posterior.named(u).values(), strict=True)
+                if grad is not None and grad.requires_grad
+            ]
+            if not pairs:  # the loss is linear in every weight
+                return torch.zeros_like(u)
+            products = torch.autograd.grad(
+                [grad for grad, _ in pairs],
+                [*bound, *rest],
+                [direction for _, direction in pairs],
+                allow_unused=True,
+            )
+        for parameter, product in zip(rest, products[len(bound) :], strict=True):
+            if product is not None:
+                add_grad(parameter, product)
+        return posterior.weights.flatten(products[: len(bound)])
+
+
+def _rng_state(device: torch.device) -> Tensor:
+    if device.type == "cpu":
+        return torch.get_rng_state()
+    return torch.get_device_module(device).get_rng_state(device)
+
+
+@contextmanager
+def _replayed_rng(state: Tensor, device: torch.device) -> Iterator[None]:
+    """Run with an earlier state of the global random generator, then put the present one back."""
+    present = _rng_state(device)
+    set_state = (
+        torch.set_rng_state
+        if device.type == "cpu"
+        else lambda s: torch.get_device_module(device).set_rng_state(s, device)
+    )
+    set_state(state)
+    try:
+        yield
+    finally:
+        set_state(present)

@@ -1,0 +1,79 @@
+"""Tensors and their description in one safetensors file: written whole or not at all, checked on load."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+
+def save_tensors(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], header: dict[str, Any]) -> None:
+    """Write `tensors` and a JSON `header` to `path`, atomically."""
+    # Tied weights appear under two names; safetensors stores no aliases, so each gets its own copy.
+    plain = {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
+    metadata = {"bayesrnn": json.dumps(header), "sha256": _digest(plain, header)}
+    write_atomically(path, lambda temporary: safetensors.torch.save_file(plain, temporary, metadata))
+
+
+def load_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read back what `save_tensors` wrote; raise ValueError if a byte of it has changed."""
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(f"{path}: no such file.")
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except safetensors.SafetensorError as error:
+        raise ValueError(f"{path} is damaged or no safetensors file ({error}).") from None
+    if "bayesrnn" not in metadata:
+        raise ValueError(f"{path} was not written by bayesrnn: it has no description of its tensors.")
+    try:
+        header = json.loads(metadata["bayesrnn"])
+    except json.JSONDecodeError:
+        header = None
+    if not isinstance(header, dict) or _digest(tensors, header) != metadata.get("sha256"):
+        raise ValueError(f"{path} is damaged: its checksum does not match. Restore it from a copy.")
+    return tensors, header
+
+
+def write_atomically(path: str | os.PathLike[str], write: Callable[[str], Any]) -> None:
+    """Let `write` fill a temporary file beside `path`, then rename it: readers never see half a file."""
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise ValueError(f"{path.parent}: no such folder; create it first.")
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    os.close(handle)
+    try:
+        write(temporary)
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _digest(tensors: Mapping[str, Tensor], header: dict[str, Any]) -> str:
+    digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.cpu().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,65 @@
+"""Which stretch of the flat vector belongs to which named weight."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["recurrent", "embedding", "other"]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One named weight tensor inside the flat vector."""
+
+    name: str
+    shape: tuple[int, ...]
+    offset: int
+    kind: Kind = "other"
+    fixed_row: int | None = None
+    """A row of an embedding that is never sampled nor trained (its `padding_idx`)."""
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def span(self) -> slice:
+        return slice(self.offset, self.offset + self.size)
+
+    @property
+    def fixed_span(self) -> slice | None:
+        if self.fixed_row is None:
+            return None
+        width = self.size // self.shape[0]
+        start = self.offset + self.fixed_row * width
+        return slice(start, start + width)
+
+    @property
+    def fan_in(self) -> int:
+        """How many terms are summed into one output; 1 for an embedding, which only looks up."""
+        if self.kind == "embedding" or len(self.shape) < 2:
+            return 1
+        return self.size // self.shape[0]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The slots of a flat vector, in order and without gaps."""
+
+    slots: tuple[Slot, ...]
+
+    def __iter__(self) -> Iterator[Slot]:
+        return iter(self.slots)
+
+    @property
+    def size(self) -> int:
+        """d, the length of every flat vector."""
+        return sum(slot.size for slot in self.slots)
+
+    @property
+    def fixed(self) -> tuple[slice, ...]:
+        """The stretches that hold padding: no noise, no gradient, no KL."""
+        return tuple(slot.fixed_span for slot in self.slots if slot.fixed_span is not None)

@@ -1,0 +1,376 @@
+"""Priors p(theta) over the flat vector [F17, sec. 5.1].
+
+A prior is any object with `log_prob(theta)`: a tensor whose sum is log p(theta), in nats. Everything
+else is optional, and found by name:
+
+    score(theta)                   d log p / d theta; without it autograd differentiates log_prob
+    expected_log_prob(mu, sigma)   E_q[log p] per weight; without it Gauss-Hermite quadrature
+    stddev                         a scale from which sigma can be initialised
+    bind(layout)                   a prior that depends on where one weight tensor ends
+    fit(mu, sigma)                 the prior re-estimated from q (empirical Bayes)
+
+So a `torch.distributions.Laplace(0.0, 0.1)` is a prior as it stands.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from bayesrnn.variational.gaussian import LOG_SQRT_2PI
+from bayesrnn.variational.layout import Layout, Slot
+
+
+@runtime_checkable
+class Prior(Protocol):
+    """What a prior must have; see the module's docstring for what it may have."""
+
+    def log_prob(self, theta: Tensor, /) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Normal:
+    """p(theta_j) = N(0, sigma^2): weight decay whose rate the posterior's width tunes."""
+
+    sigma: float
+
+    def __post_init__(self) -> None:
+        _check_positive("Normal", sigma=self.sigma)
+
+    @property
+    def stddev(self) -> float:
+        return self.sigma
+
+    def log_prob(self, theta: Tensor) -> Tensor:
+        return -0.5 * (theta / self.sigma).square() - (math.log(self.sigma) + LOG_SQRT_2PI)
+
+    def score(self, theta: Tensor) -> Tensor:
+        return -theta / self.sigma**2
+
+    def expected_log_prob(self, mu: Tensor, sigma: Tensor) -> Tensor:
+        second_moment = mu.square() + sigma.square()
+        return -0.5 * second_moment / self.sigma**2 - (math.log(self.sigma) + LOG_SQRT_2PI)
+
+
+@dataclass(frozen=True)
+class ScaleMixture:
+    """p(theta_j) = pi N(0, sigma1^2) + (1 - pi) N(0, sigma2^2), weight by weight [F17, eq. 18].
+
+    Written as the wide component times a bump: with b = (1/narrow^2 - 1/wide^2) / 2 and
+    a = log(odds of the narrow component) + log(wide / narrow),
+
+        log p(theta) = log(weight_wide N(theta | 0, wide^2)) + softplus(a - b theta^2)
+        score(theta) = -theta * (1 / wide^2 + 2 b sigmoid(a - b theta^2))
+
+    The sigmoid is the narrow component's responsibility. No density is ever exponentiated, so
+    neither form fails in the tails.
+    """
+
+    pi: float
+    sigma1: float
+    sigma2: float
+
+    def __post_init__(self) -> None:
+        _check_mixture(self)
+
+    @property
+    def stddev(self) -> float:
+        return _mixture_stddev(self)
+
+    def log_prob(self, theta: Tensor) -> Tensor:
+        wide = _Bump.of(self)
+        return wide.log_wide(theta.square()) + F.softplus(wide.logit(theta))
+
+    def score(self, theta: Tensor) -> Tensor:
+        wide = _Bump.of(self)
+        precision = torch.sigmoid(wide.logit(theta)).mul_(2 * wide.b).add_(1 / wide.sigma**2)
+        return precision.mul_(theta).neg_()
+
+    def expected_log_prob(self, mu: Tensor, sigma: Tensor) -> Tensor:
+        """Closed form for the wide component plus one-dimensional quadrature for the bump.
+
+        The bump is nearly zero outside |theta| < `reach`, and q outside mu +- 9 sigma, so Gauss-Legendre
+        nodes on the overlap see whichever is narrower. Gauss-Hermite nodes follow q alone and step
+        over a bump narrower than their spacing, which is the usual case here.
+        """
+        wide = _Bump.of(self)
+        low = torch.maximum(mu - 9 * sigma, torch.full_like(mu, -wide.reach))
+        high = torch.minimum(mu + 9 * sigma, torch.full_like(mu, wide.reach))
+        centre, radius = (low + high) / 2, ((high - low) / 2).clamp_min(0)
+        total = torch.zeros_like(mu)
+        for node, weight in _gauss_legendre(96):
+            theta = torch.add(centre, radius, alpha=node)
+            density = torch.exp(-0.5 * ((theta - mu) / sigma).square() - LOG_SQRT_2PI)
+            total.addcmul_(F.softplus(wide.logit(theta)), density, value=weight)
+        return wide.log_wide(mu.square() + sigma.square()) + total * (radius / sigma)
+
+
+@dataclass(frozen=True)
+class RowScaleMixture:
+    """The scale mixture with one choice of component for a whole group of weights.
+
+    The groups are those of the authors' script: all weights that leave one input unit (a column of
+    a Linear, LSTM or convolution weight), one row of an embedding, one whole bias vector.
+    """
+
+    pi: float
+    sigma1: float
+    sigma2: float
+
+    def __post_init__(self) -> None:
+        _check_mixture(self)
+
+    @property
+    def stddev(self) -> float:
+        return _mixture_stddev(self)
+
+    def bind(self, layout: Layout) -> _BoundRowScaleMixture:
+        return _BoundRowScaleMixture(self, layout)
+
+
+@dataclass(frozen=True)
+class EmpiricalNormal:
+    """p(theta_j) = N(0, s^2) with s learnt by empirical Bayes, for each tensor or for the model.
+
+    The s that minimises KL[q || p] is known, s^2 = mean(mu^2 + sigma^2), so it is set and not
+    descended to: no learning rate, and no state beside the posterior's own.
+    """
+
+    per: Literal["tensor", "model"] = "tensor"
+
+    def __post_init__(self) -> None:
+        if self.per not in ("tensor", "model"):
+            raise ValueError(f"EmpiricalNormal: per={self.per!r}; use 'tensor' or 'model'.")
+
+    def bind(self, layout: Layout) -> _BoundEmpiricalNormal:
+        return _BoundEmpiricalNormal(self.per, layout)
+
+
+def score(prior: Prior, theta: Tensor) -> Tensor:
+    """d log p(theta) / d theta, the prior's own or by autograd."""
+    own = getattr(prior, "score", None)
+    if own is not None:
+        return own(theta)
+    with torch.enable_grad():
+        leaf = theta.detach().requires_grad_()
+        (gradient,) = torch.autograd.grad(prior.log_prob(leaf).sum(), leaf)
+    return gradient
+
+
+def expected_log_prob(prior: Prior, mu: Tensor, sigma: Tensor) -> Tensor:
+    """E_q[log p(theta)] per weight, for q = N(mu, sigma^2): the prior's own or by quadrature."""
+    own = getattr(prior, "expected_log_prob", None)
+    if own is not None:
+        return own(mu, sigma)
+    total = torch.zeros_like(mu)
+    for node, weight in _gauss_hermite(64):
+        log_prob = prior.log_prob(torch.add(mu, sigma, alpha=node))
+        if log_prob.shape != mu.shape:
+            raise ValueError(
+                f"{type(prior).__name__} ties weights together, so its KL is no sum of "
+                "one-dimensional integrals; use kl(draw), which estimates it from a sample."
+            )
+        total.add_(log_prob, alpha=weight)
+    return total
+
+
+def bind(prior: Prior | RowScaleMixture | EmpiricalNormal, layout: Layout) -> Any:
+    """The prior as it applies to vectors of this layout."""
+    own = getattr(prior, "bind", None)
+    return own(layout) if own is not None else prior
+
+
+def fit(prior: Any, mu: Tensor, sigma: Tensor) -> Prior:
+    """The prior after empirical Bayes, if it has any hyper-parameter to learn."""
+    own = getattr(prior, "fit", None)
+    return own(mu, sigma) if own is not None else prior
+
+
+def to_config(prior: object) -> dict[str, Any] | None:
+    """Name and hyper-parameters, enough for `from_config`; None for a prior of the user's own."""
+    if not isinstance(prior, _NAMED):
+        return None
+    return {"name": type(prior).__name__, **vars(prior)}
+
+
+def from_config(config: dict[str, Any]) -> Any:
+    """The prior that `to_config` described."""
+    known = {cls.__name__: cls for cls in _NAMED}
+    values = dict(config)
+    name = values.pop("name", None)
+    if name not in known:
+        raise ValueError(f"unknown prior {name!r}; known are {', '.join(known)}.")
+    try:
+        return known[name](**values)
+    except TypeError as error:
+        raise ValueError(f"prior {name} cannot be made from {values}: {error}") from None
+
+
+_NAMED = (Normal, ScaleMixture, RowScaleMixture, EmpiricalNormal)
+
+
+@dataclass(frozen=True)
+class _Bump:
+    """A scale mixture as its wide component times a bump at zero; see `ScaleMixture`."""
+
+    sigma: float
+    log_weight: float
+    a: float
+    b: float
+
+    @classmethod
+    def of(cls, mixture: ScaleMixture | RowScaleMixture, group_size: int = 1) -> _Bump:
+        weighted = [(mixture.sigma1, mixture.pi), (mixture.sigma2, 1 - mixture.pi)]
+        (narrow, p_narrow), (wide, p_wide) = sorted(weighted)
+        return cls(
+            sigma=wide,
+            log_weight=math.log(p_wide),
+            a=math.log(p_narrow / p_wide) + group_size * math.log(wide / narrow),
+            b=0.5 * (1 / narrow**2 - 1 / wide**2),
+        )
+
+    @property
+    def reach(self) -> float:
+        """|theta| beyond which the bump, under exp(a - b theta^2), is under 1e-18."""
+        return math.sqrt((max(self.a, 0.0) + 42) / self.b) if self.b > 0 else math.inf
+
+    def logit(self, theta: Tensor) -> Tensor:
+        """a - b theta^2, the log-odds of the narrow component."""
+        return theta.square().mul_(-self.b).add_(self.a)
+
+    def log_wide(self, theta_squared: Tensor) -> Tensor:
+        constant = self.log_weight - math.log(self.sigma) - LOG_SQRT_2PI
+        return theta_squared * (-0.5 / self.sigma**2) + constant
+
+
+@dataclass(frozen=True)
+class _BoundRowScaleMixture:
+    mixture: RowScaleMixture
+    layout: Layout
+
+    @property
+    def stddev(self) -> float:
+        return self.mixture.stddev
+
+    def log_prob(self, theta: Tensor) -> Tensor:
+        """log p of every group, one after the other; 0 for a padding row."""
+        parts = []
+        for slot in self.layout:
+            weights, dim = _groups(theta, slot)
+            size = weights.shape[dim]
+            wide = _Bump.of(self.mixture, group_size=size)
+            squares = weights.square().sum(dim)
+            constant = wide.log_weight - size * (math.log(wide.sigma) + LOG_SQRT_2PI)
+            log_wide = squares * (-0.5 / wide.sigma**2) + constant
+            part = log_wide + F.softplus(wide.a - wide.b * squares)
+            if slot.fixed_row is not None:
+                part[slot.fixed_row] = 0
+            parts.append(part)
+        return torch.cat(parts)
+
+    def score(self, theta: Tensor) -> Tensor:
+        parts = []
+        for slot in self.layout:
+            weights, dim = _groups(theta, slot)
+            wide = _Bump.of(self.mixture, group_size=weights.shape[dim])
+            responsibility = torch.sigmoid(wide.a - wide.b * weights.square().sum(dim, keepdim=True))
+            precision = 1 / wide.sigma**2 + 2 * wide.b * responsibility
+            parts.append((-weights * precision).flatten())
+        return torch.cat(parts)
+
+
+def _groups(theta: Tensor, slot: Slot) -> tuple[Tensor, int]:
+    """A slot as a matrix, and the axis along which its weights share one mixture component."""
+    rows = slot.shape[0] if slot.shape else 1
+    return theta[slot.span].view(rows, -1), 1 if slot.kind == "embedding" else 0
+
+
+@dataclass(frozen=True)
+class _BoundEmpiricalNormal:
+    per: str
+    layout: Layout
+
+    def fit(self, mu: Tensor, sigma: Tensor) -> _SegmentNormal:
+        second_moment = mu.square() + sigma.square()
+        whole = [(0, self.layout.size, self.layout.fixed)]
+        each = [
+            (slot.offset, slot.size, tuple(s for s in [slot.fixed_span] if s)) for slot in self.layout
+        ]
+        sizes, variances = [], []
+        for offset, size, fixed in whole if self.per == "model" else each:
+            padding = [second_moment[span] for span in fixed]
+            total = second_moment[offset : offset + size].sum() - sum(p.sum() for p in padding)
+            count = size - sum(p.numel() for p in padding)
+            sizes.append(size)
+            variances.append(total / max(count, 1))
+        tiny = torch.finfo(mu.dtype).tiny
+        return _SegmentNormal(tuple(sizes), torch.stack(variances).clamp_min(tiny))
+
+
+@dataclass(frozen=True)
+class _SegmentNormal:
+    """N(0, s^2) with another s for each consecutive stretch of the flat vector."""
+
+    sizes: tuple[int, ...]
+    variances: Tensor = field(repr=False)
+
+    @property
+    def stddev(self) -> Tensor:
+        """s for every weight."""
+        sizes = torch.tensor(self.sizes, device=self.variances.device)
+        return self.variances.sqrt().repeat_interleave(sizes)
+
+    def log_prob(self, theta: Tensor) -> Tensor:
+        s = self.stddev
+        return -0.5 * (theta / s).square() - s.log() - LOG_SQRT_2PI
+
+    def score(self, theta: Tensor) -> Tensor:
+        return -theta / self.stddev.square()
+
+    def expected_log_prob(self, mu: Tensor, sigma: Tensor) -> Tensor:
+        s = self.stddev
+        return -0.5 * (mu.square() + sigma.square()) / s.square() - s.log() - LOG_SQRT_2PI
+
+
+@cache
+def _gauss_legendre(order: int) -> list[tuple[float, float]]:
+    """Nodes and weights of the integral of f over [-1, 1]."""
+    from numpy.polynomial.legendre import leggauss
+
+    nodes, weights = leggauss(order)
+    return list(zip(nodes.tolist(), weights.tolist(), strict=True))
+
+
+@cache
+def _gauss_hermite(order: int) -> list[tuple[float, float]]:
+    """Nodes and weights of E[f(z)] for z ~ N(0, 1)."""
+    from numpy.polynomial.hermite_e import hermegauss
+
+    nodes, weights = hermegauss(order)
+    return list(zip(nodes.tolist(), (weights / weights.sum()).tolist(), strict=True))
+
+
+def _check_positive(owner: str, **values: float) -> None:
+    for name, value in values.items():
+        if not (value > 0 and math.isfinite(value)):
+            raise ValueError(f"{owner}: {name}={value} must be a positive, finite number.")
+
+
+def _mixture_stddev(mixture: ScaleMixture | RowScaleMixture) -> float:
+    return math.sqrt(mixture.pi * mixture.sigma1**2 + (1 - mixture.pi) * mixture.sigma2**2)
+
+
+def _check_mixture(mixture: ScaleMixture | RowScaleMixture) -> None:
+    owner = type(mixture).__name__
+    if not 0 < mixture.pi < 1:
+        raise ValueError(
+            f"{owner}: pi={mixture.pi} must lie strictly between 0 and 1; "
+            "for a single component use Normal."
+        )
+    _check_positive(owner, sigma1=mixture.sigma1, sigma2=mixture.sigma2)

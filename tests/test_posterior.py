@@ -1,0 +1,429 @@
+"""The life of a Posterior: sampling, training, state, and what it refuses."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import bayesrnn
+from bayesrnn import init
+
+PRIOR = bayesrnn.Normal(1.0)
+
+
+def _model() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+
+
+def _posterior(**kwargs) -> bayesrnn.Posterior:
+    return bayesrnn.Posterior(_model(), kwargs.pop("prior", PRIOR), **kwargs)
+
+
+X = torch.linspace(-1, 1, 15).view(5, 3)
+
+
+def _step(posterior: bayesrnn.Posterior, w: float = 0.1, **kwargs) -> None:
+    posterior.backward(lambda: posterior.model(X).square().sum(), kl_weight=w, **kwargs)
+
+
+# ---------------------------------------------------------------------- what it is
+
+
+def test_the_model_stays_an_ordinary_model():
+    model = _model()
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    posterior = bayesrnn.Posterior(model, PRIOR)
+    assert list(model.state_dict()) == list(before)
+    assert all(torch.equal(model.state_dict()[k], v) for k, v in before.items())
+    model.load_state_dict({k: v + 1 for k, v in before.items()})
+    assert torch.equal(posterior.named(posterior.mu)["0.weight"], before["0.weight"] + 1)
+    with torch.no_grad():
+        posterior.mu.zero_()
+    assert model(X).abs().sum() == 0
+
+
+def test_select_by_name_pattern_and_predicate():
+    assert [s.name for s in _posterior(select="0.*").layout] == ["0.weight", "0.bias"]
+    assert [s.name for s in _posterior(select=["2.bias", "*.weight"]).layout] == [
+        "0.weight",
+        "2.weight",
+        "2.bias",
+    ]
+    posterior = _posterior(select=lambda name, parameter: parameter.dim() == 2)
+    assert [s.name for s in posterior.layout] == ["0.weight", "2.weight"]
+    assert len(list(posterior.parameters())) == 4  # mu, rho and the two biases
+
+
+def test_ordinary_parameters_train_beside_the_bayesian_ones():
+    posterior = _posterior(select="0.*")
+    bias = posterior.model[2].bias
+    before = bias.detach().clone()
+    optimizer = torch.optim.SGD(posterior.parameters(), lr=0.1)
+    _step(posterior)
+    optimizer.step()
+    assert not torch.equal(bias, before)
+
+
+def test_a_tied_weight_is_one_slot_with_one_noise():
+    model = nn.ModuleDict({"a": nn.Embedding(5, 4), "b": nn.Linear(4, 5)})
+    model["b"].weight = model["a"].weight
+    posterior = bayesrnn.Posterior(model, PRIOR)
+    assert posterior.layout.size == 5 * 4 + 5
+    with posterior.sample():
+        assert model["a"].weight is model["b"].weight
+        assert not torch.equal(model["a"].weight, posterior.named(posterior._current_mu())["a.weight"])
+
+
+def test_a_module_used_twice_is_saved_once(tmp_path):
+    shared = nn.Linear(3, 3)
+    posterior = bayesrnn.Posterior(nn.Sequential(shared, nn.Tanh(), shared), PRIOR)
+    assert posterior.layout.size == 12
+    posterior.save(tmp_path / "p")
+    again = nn.Linear(3, 3)
+    bayesrnn.Posterior.load(tmp_path / "p", nn.Sequential(again, nn.Tanh(), again))
+    assert torch.equal(again.weight, shared.weight)
+
+
+def test_padding_rows_carry_no_noise_no_gradient_and_no_kl():
+    padded, plain = nn.Embedding(5, 3, padding_idx=1), nn.Embedding(5, 3)
+    posterior = bayesrnn.Posterior(padded, PRIOR, sigma_init=0.5)
+    other = bayesrnn.Posterior(plain, PRIOR, sigma_init=0.5)
+    for _ in range(3):
+        posterior.backward(
+            lambda: padded(torch.tensor([0, 1, 2])).square().sum(), kl_weight=1.0
+        )
+        with posterior.sample():
+            assert (padded.weight[1] == 0).all()
+    assert (posterior.named(posterior.mu.grad)["weight"][1] == 0).all()
+    assert (posterior.named(posterior.rho.grad)["weight"][1] == 0).all()
+    assert (posterior.named(posterior.snr())["weight"][1] == math.inf).all()
+    row = posterior.kl_per_weight().view(5, 3)[1]
+    assert (row == 0).all()
+    assert torch.isfinite(posterior.kl())
+    assert posterior.kl() < other.kl() + 15
+
+
+# ---------------------------------------------------------------------- sampling
+
+
+def test_a_generator_decides_the_draw_and_the_global_one_is_left_alone():
+    posterior = _posterior()
+    state = torch.get_rng_state()
+    outputs = []
+    for _ in range(2):
+        with posterior.sample(generator=torch.Generator().manual_seed(4)):
+            outputs.append(posterior.model(X))
+    assert torch.equal(*outputs)
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_samples_nest_and_the_mean_can_be_had_inside_one():
+    posterior = _posterior()
+    at_mean = posterior.model(X)
+    with posterior.sample():
+        outer = posterior.model(X)
+        with posterior.sample():
+            assert not torch.equal(posterior.model(X), outer)
+        assert torch.equal(posterior.model(X), outer)
+        with posterior.mean():
+            assert torch.equal(posterior.model(X), at_mean)
+        assert torch.equal(posterior.model(X), outer)
+        assert torch.equal(posterior.snr(), posterior._current_mu().abs() / posterior.sigma())
+    assert torch.equal(posterior.model(X), at_mean)
+
+
+def test_sampling_works_in_inference_mode():
+    posterior = _posterior()
+    before = posterior.mu.detach().clone()
+    with torch.inference_mode(), posterior.sample():
+        posterior.model(X)
+    assert torch.equal(posterior.mu, before)
+    _step(posterior)
+
+
+def test_the_state_is_that_of_the_mean_even_inside_a_sample(tmp_path):
+    posterior = _posterior()
+    before = {k: v.clone() for k, v in posterior.state_dict().items()}
+    with posterior.sample():
+        posterior.save(tmp_path / "p")
+        assert all(torch.equal(v, before[k]) for k, v in posterior.state_dict().items())
+    loaded = bayesrnn.Posterior.load(tmp_path / "p", _model())
+    assert torch.equal(loaded.mu, posterior.mu)
+
+
+def test_backward_after_the_block_is_noticed():
+    posterior = _posterior()
+    with posterior.sample():
+        loss = posterior.model(X).square().sum()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_a_step_inside_the_block_is_refused_and_undone():
+    posterior = _posterior()
+    before = posterior.mu.detach().clone()
+    posterior.mu.grad = torch.ones_like(posterior.mu)
+    optimizer = torch.optim.SGD(posterior.parameters(), lr=0.1)
+    with pytest.raises(ValueError, match="Step after the block"), posterior.sample():
+        optimizer.step()
+    assert torch.equal(posterior.mu, before)
+
+
+# ---------------------------------------------------------------------- training
+
+
+def test_several_draws_accumulate():
+    posterior = _posterior()
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(3):
+        _step(posterior, generator=generator)
+    total = posterior.mu.grad.clone()
+    generator.manual_seed(1)
+    separate = []
+    for _ in range(3):
+        posterior.mu.grad = None
+        _step(posterior, generator=generator)
+        separate.append(posterior.mu.grad)
+    torch.testing.assert_close(total, sum(separate))
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam, torch.optim.RMSprop])
+def test_any_optimiser_lowers_the_free_energy(optimizer):
+    posterior = _posterior(sigma_init=0.1)
+    optimiser = optimizer(posterior.parameters(), lr=0.01)
+
+    def energy():
+        return (posterior.model(X).square().sum() + posterior.kl()).item()
+
+    before = energy()
+    for _ in range(100):
+        optimiser.zero_grad()
+        _step(posterior, w=1.0)
+        optimiser.step()
+    assert energy() < before
+
+
+def test_clipping_works_on_the_posterior_parameters():
+    posterior = _posterior()
+    _step(posterior)
+    nn.utils.clip_grad_norm_(posterior.parameters(), 0.1)
+    norms = [p.grad.norm() for p in posterior.parameters()]
+    assert torch.stack(norms).norm() == pytest.approx(0.1, rel=1e-4)
+
+
+def test_a_weight_the_loss_does_not_reach_still_pays_its_kl():
+    posterior = _posterior()
+    posterior.backward(lambda: posterior.model[0].weight.sum(), kl_weight=1.0)
+    assert posterior.named(posterior.mu.grad)["2.bias"].abs().sum() > 0
+
+
+def test_bf16_autocast():
+    posterior = _posterior(sigma_init=0.01)
+    with posterior.sample(generator=torch.Generator().manual_seed(0)) as draw:
+        with torch.autocast("cpu", torch.bfloat16):
+            output = posterior.model(X)
+            loss = output.float().square().sum()
+        assert output.dtype == torch.bfloat16
+        loss.backward()
+    posterior.accumulate_grad(draw, kl_weight=0.0)
+    low = posterior.mu.grad.clone()
+    posterior.mu.grad = None
+    _step(posterior, w=0.0, generator=torch.Generator().manual_seed(0))
+    assert low.dtype == torch.float32
+    assert torch.cosine_similarity(low, posterior.mu.grad, dim=0) > 0.999
+
+
+def test_a_whole_model_in_bf16():
+    posterior = bayesrnn.Posterior(_model().bfloat16(), PRIOR)
+    posterior.backward(
+        lambda: posterior.model(X.bfloat16()).float().square().sum(), kl_weight=0.1
+    )
+    assert posterior.mu.grad.dtype == torch.bfloat16
+    assert torch.isfinite(posterior.rho.grad).all()
+
+
+# ---------------------------------------------------------------------- quantities
+
+
+def test_description_length_is_the_kl_in_bits():
+    posterior = _posterior()
+    assert posterior.description_length() == pytest.approx(posterior.kl().item() / math.log(2))
+    assert posterior.kl_per_weight().sum().item() == pytest.approx(posterior.kl().item())
+
+
+def test_kl_is_zero_where_posterior_and_prior_agree():
+    posterior = _posterior(sigma_init=1.0)
+    with torch.no_grad():
+        posterior.mu.zero_()
+    assert posterior.kl().item() == pytest.approx(0, abs=1e-4)
+
+
+# ---------------------------------------------------------------------- initialisation
+
+
+def test_sigma_starts_where_each_rule_says():
+    assert torch.allclose(_posterior(sigma_init=0.3).sigma(), torch.tensor(0.3))
+    model = nn.ModuleDict({"rnn": nn.LSTM(3, 4), "out": nn.Linear(4, 2)})
+    prior = bayesrnn.ScaleMixture(0.25, math.exp(-1), math.exp(-7))
+    p = prior.stddev
+    assert p == pytest.approx(0.184, abs=5e-4)
+    posterior = bayesrnn.Posterior(model, prior, sigma_init=init.from_prior())
+    sigma = posterior.named(posterior.sigma())
+    assert p / 4 <= sigma["rnn.weight_ih_l0"].min() < sigma["rnn.weight_ih_l0"].max() <= p / 2
+    assert p / 2 <= sigma["out.weight"].min() < sigma["out.weight"].max() <= p
+    posterior = _posterior(sigma_init=init.per_weight(0.2, floor=1e-4))
+    torch.testing.assert_close(posterior.sigma(), (0.2 * posterior.mu.abs()).clamp_min(1e-4))
+
+
+def test_around_a_trained_network_the_mean_is_that_network():
+    model = _model()
+    trained = copy.deepcopy(model)
+    posterior = bayesrnn.Posterior(model, PRIOR, sigma_init=init.proportional(0.05))
+    assert torch.equal(posterior.model(X), trained(X))
+    rms = trained[0].weight.square().mean().sqrt()
+    torch.testing.assert_close(
+        posterior.named(posterior.sigma())["0.weight"], (0.05 * rms).expand(4, 3)
+    )
+
+
+def test_mu_rules():
+    model = nn.ModuleDict(
+        {"e": nn.Embedding(500, 40), "rnn": nn.LSTM(40, 60, 2), "out": nn.Linear(60, 500)}
+    )
+    init.fan_in_(model, generator=torch.Generator().manual_seed(0))
+    model.requires_grad_(False)
+    assert model["e"].weight.std() == pytest.approx(1, rel=0.05)
+    # A normal cut at two standard deviations has 0.88 of its spread.
+    assert model["rnn"].weight_ih_l0.std() == pytest.approx(0.88 / math.sqrt(100), rel=0.05)
+    assert model["rnn"].weight_hh_l1.std() == pytest.approx(0.88 / math.sqrt(120), rel=0.05)
+    assert model["out"].weight.std() == pytest.approx(0.88 / math.sqrt(60), rel=0.05)
+    assert (model["out"].bias == 0).all()
+    init.uniform_(model, 0.05)
+    assert all(p.abs().max() <= 0.05 for p in model.parameters())
+
+
+# ---------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: _posterior(sigma_init=0.0), "'0.weight' a standard deviation that is not positive"),
+        (lambda: _posterior(sigma_init=-1.0), "every sigma must be above 0"),
+        (lambda: _posterior(sigma_init=math.nan), "not positive and finite"),
+        (lambda: _posterior(select="1.*"), "'1.*' matches no parameter"),
+        (lambda: _posterior(select="0.wieght"), "did you mean '0.weight'"),
+        (lambda: _posterior(select=lambda *_: False), "picked none of 0.weight, 0.bias"),
+        (lambda: _posterior(prior=3.0), "has no log_prob"),
+        (lambda: bayesrnn.Posterior(nn.Tanh(), PRIOR), "it has no trainable parameter"),
+        (lambda: bayesrnn.Posterior(nn.LazyLinear(3), PRIOR), "has no shape yet; run the model once"),
+        (
+            lambda: bayesrnn.Posterior(_model().requires_grad_(False), PRIOR),
+            "requires_grad_",
+        ),
+        (
+            lambda: bayesrnn.Posterior(_model().requires_grad_(False), PRIOR, select="0.*"),
+            "matches only frozen parameters",
+        ),
+        (
+            lambda: bayesrnn.Posterior(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double()), PRIOR),
+            r"mixed dtypes: '0.weight' is torch.float32, '1.weight' is torch.float64.*model.float\(\)",
+        ),
+        (
+            lambda: bayesrnn.Posterior(
+                nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, device="meta")), PRIOR
+            ),
+            "mixed devices: '0.weight' is cpu, '1.weight' is meta",
+        ),
+        (
+            lambda: _posterior(
+                prior=bayesrnn.EmpiricalNormal(), sigma_init=init.from_prior()
+            ),
+            "has no stddev",
+        ),
+        (lambda: bayesrnn.Posterior(nn.Linear(2, 2).to(torch.complex64), PRIOR), "complex64"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Lazy modules are a new feature")
+@pytest.mark.filterwarnings("ignore:Complex modules are a new feature")
+def test_bad_construction(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_a_refused_construction_leaves_the_model_untouched():
+    model = _model()
+    parameters = list(model.parameters())
+    with pytest.raises(ValueError, match="sigma"):
+        bayesrnn.Posterior(model, PRIOR, sigma_init=-1.0)
+    assert all(a is b for a, b in zip(parameters, model.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("weight", [-0.1, math.nan, math.inf])
+def test_bad_kl_weight_changes_nothing(weight):
+    posterior = _posterior()
+    with posterior.sample() as draw:
+        posterior.model(X).sum().backward()
+    with pytest.raises(ValueError, match="kl_weight="):
+        posterior.accumulate_grad(draw, kl_weight=weight)
+    assert posterior.mu.grad is None
+    posterior.accumulate_grad(draw, kl_weight=0.1)  # the gradient is still there
+
+
+def test_draws_are_used_once_in_order_and_before_the_step():
+    posterior = _posterior()
+    optimizer = torch.optim.SGD(posterior.parameters(), lr=0.1)
+    with posterior.sample() as first:
+        posterior.model(X).sum().backward()
+    posterior.accumulate_grad(first, kl_weight=0.1)
+    with pytest.raises(ValueError, match="accumulate each draw once"):
+        posterior.accumulate_grad(first, kl_weight=0.1)
+    with posterior.sample() as second:
+        posterior.model(X).sum().backward()
+    with pytest.raises(ValueError, match="not the latest draw"):
+        posterior.accumulate_grad(first, kl_weight=0.1)
+    optimizer.step()
+    with pytest.raises(ValueError, match="before optimizer.step"):
+        posterior.accumulate_grad(second, kl_weight=0.1)
+
+
+@pytest.mark.parametrize(
+    "breaking",
+    [
+        lambda m: m.double(),
+        lambda m: m.load_state_dict({k: v.clone() for k, v in m.state_dict().items()}, assign=True),
+        lambda m: setattr(m[2], "bias", nn.Parameter(torch.zeros(2))),
+    ],
+)
+def test_broken_views_are_noticed_before_anything_happens(breaking):
+    posterior = _posterior()
+    before = posterior.mu.detach().clone()
+    breaking(posterior.model)
+    with pytest.raises(ValueError, match="no longer belongs to this posterior"), posterior.sample():
+        pass
+    assert torch.equal(before, posterior.mu)
+
+
+def test_a_closure_must_return_a_loss():
+    posterior = _posterior()
+    with pytest.raises(ValueError, match=r"a tensor of shape \(5, 2\)"):
+        posterior.backward(lambda: posterior.model(X), kl_weight=0.0)
+    with pytest.raises(ValueError, match="scalar loss"):
+        posterior.backward(lambda: 3.0, kl_weight=0.0)
+
+
+def test_every_device_by_construction(monkeypatch):
+    """The meta device has shapes but no values: any step through the CPU or numpy would fail."""
+    monkeypatch.setattr("bayesrnn.posterior._check_sigma", lambda *_: None)  # it looks at values
+    model, x = _model().to("meta"), X.to("meta")
+    posterior = bayesrnn.Posterior(model, bayesrnn.ScaleMixture(0.25, 1.0, 0.1))
+    sharpened = bayesrnn.Sharpened(posterior, loss_scale=1.0)
+    posterior.backward(lambda: model(x).square().sum(), kl_weight=0.1)
+    sharpened.backward(lambda: model(x).square().sum(), kl_weight=0.1)
+    sharpened.bound(lambda: model(x).square().sum())
+    for result in (posterior.mu.grad, sharpened.kappa.grad, posterior.kl(), posterior.snr()):
+        assert result.device.type == "meta"
