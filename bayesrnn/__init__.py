@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from bayesrnn.data.cuts import Cuts as Cuts
     from bayesrnn.posterior import Draw as Draw
     from bayesrnn.posterior import Posterior as Posterior
-    from bayesrnn.predict import Categorical as Categorical
-    from bayesrnn.predict import Values as Values
-    from bayesrnn.predict import predict as predict
-    from bayesrnn.predict import predict_values as predict_values
+    from bayesrnn.prediction import Categorical as Categorical
+    from bayesrnn.prediction import Values as Values
+    from bayesrnn.prediction import predict as predict
+    from bayesrnn.prediction import predict_values as predict_values
     from bayesrnn.sharpened import Sharpened as Sharpened
     from bayesrnn.variational.priors import EmpiricalNormal as EmpiricalNormal
     from bayesrnn.variational.priors import Normal as Normal
@@ -27,10 +27,10 @@ _HOME = {
     "Cuts": "bayesrnn.data.cuts",
     "Draw": "bayesrnn.posterior",
     "Posterior": "bayesrnn.posterior",
-    "Categorical": "bayesrnn.predict",
-    "Values": "bayesrnn.predict",
-    "predict": "bayesrnn.predict",
-    "predict_values": "bayesrnn.predict",
+    "Categorical": "bayesrnn.prediction",
+    "Values": "bayesrnn.prediction",
+    "predict": "bayesrnn.prediction",
+    "predict_values": "bayesrnn.prediction",
     "Sharpened": "bayesrnn.sharpened",
     "EmpiricalNormal": "bayesrnn.variational.priors",
     "Normal": "bayesrnn.variational.priors",

@@ -63,7 +63,7 @@ class FlatWeights:
         for slot, places, bound in zip(self.layout, self._places, self.parameters, strict=True):
             for place in places:
                 current = place.module._parameters.get(place.attribute)
-                if current is not bound or current.data_ptr() != self._address(slot):
+                if current is not bound or bound.data_ptr() != self._address(slot):
                     raise ValueError(
                         f"the weight {place.name!r} no longer belongs to this posterior: the model "
                         "was moved, converted, copied or had weights assigned after wrapping "

@@ -201,9 +201,7 @@ class Posterior:
         save_tensors(path, self.state_dict(), self.header())
 
     @classmethod
-    def load(
-        cls, path: str | os.PathLike[str], model: nn.Module, prior: Any = None
-    ) -> Posterior:
+    def load(cls, path: str | os.PathLike[str], model: nn.Module, prior: Any = None) -> Posterior:
         """The posterior that `save` wrote, around a fresh `model` of the same architecture.
 
         `prior` is needed only if the saved one was of the user's own making.
@@ -313,7 +311,9 @@ class Posterior:
 
     def fitted_prior(self) -> Prior:
         """The prior, its learnt hyper-parameters brought up to date with q."""
-        return priors.fit(self._bound_prior, self._current_mu(), gaussian.sigma_from_rho(self.rho.detach()))
+        return priors.fit(
+            self._bound_prior, self._current_mu(), gaussian.sigma_from_rho(self.rho.detach())
+        )
 
     # ------------------------------------------------------------------ helpers
 
@@ -350,7 +350,9 @@ def loss_of(value: Any) -> Tensor:
     loss = value[0] if isinstance(value, tuple) else value
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         got = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss)
-        raise ValueError(f"the closure must return a scalar loss, or a tuple that begins with it; got {got}.")
+        raise ValueError(
+            f"the closure must return a scalar loss, or a tuple that begins with it; got {got}."
+        )
     return loss
 
 

@@ -154,7 +154,9 @@ class Sharpened:
         """What `save` wrote, around a fresh `model` of the same architecture."""
         state, header = load_tensors(path)
         if "sharpened" not in header:
-            raise ValueError(f"{path} holds a posterior that was not sharpened; use Posterior.load.")
+            raise ValueError(
+                f"{path} holds a posterior that was not sharpened; use Posterior.load."
+            )
         posterior = Posterior.from_state(state, header, model, prior, source=str(path))
         sharpened = cls(posterior, **header["sharpened"])
         sharpened.load_state_dict(state)

@@ -16,12 +16,16 @@ import torch
 from torch import Tensor
 
 
-def save_tensors(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], header: dict[str, Any]) -> None:
+def save_tensors(
+    path: str | os.PathLike[str], tensors: Mapping[str, Tensor], header: dict[str, Any]
+) -> None:
     """Write `tensors` and a JSON `header` to `path`, atomically."""
     # Tied weights appear under two names; safetensors stores no aliases, so each gets its own copy.
     plain = {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
     metadata = {"bayesrnn": json.dumps(header), "sha256": _digest(plain, header)}
-    write_atomically(path, lambda temporary: safetensors.torch.save_file(plain, temporary, metadata))
+    write_atomically(
+        path, lambda temporary: safetensors.torch.save_file(plain, temporary, metadata)
+    )
 
 
 def load_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -36,7 +40,9 @@ def load_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[
     except safetensors.SafetensorError as error:
         raise ValueError(f"{path} is damaged or no safetensors file ({error}).") from None
     if "bayesrnn" not in metadata:
-        raise ValueError(f"{path} was not written by bayesrnn: it has no description of its tensors.")
+        raise ValueError(
+            f"{path} was not written by bayesrnn: it has no description of its tensors."
+        )
     try:
         header = json.loads(metadata["bayesrnn"])
     except json.JSONDecodeError:

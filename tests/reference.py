@@ -28,7 +28,11 @@ def _kl_terms(posterior, mu, rho, theta, log_prior):
         keep[span] = False
     log_q = TorchNormal(mu, F.softplus(rho)).log_prob(theta)
     log_p = log_prior(theta)
-    return (log_q - log_p)[keep].sum() if log_p.shape == log_q.shape else log_q[keep].sum() - log_p.sum()
+    return (
+        (log_q - log_p)[keep].sum()
+        if log_p.shape == log_q.shape
+        else log_q[keep].sum() - log_p.sum()
+    )
 
 
 def bbb_gradients(posterior, case, eps, kl_weight, log_prior):

@@ -92,10 +92,7 @@ def test_the_mixture_kl_estimate_is_unbiased():
     model, *_ = _quadratic()
     posterior = bayesrnn.Posterior(model, bayesrnn.ScaleMixture(0.25, 1.0, 0.02), sigma_init=0.1)
     generator = torch.Generator().manual_seed(6)
-    kls = []
-    for _ in range(6000):
-        kls.append(posterior.kl(posterior.draw(generator=generator)))
-    drawn = torch.stack(kls)
+    drawn = torch.stack([posterior.kl(posterior.draw(generator=generator)) for _ in range(6000)])
     z = (drawn.mean() - posterior.kl()) / (drawn.std() / math.sqrt(len(drawn)))
     assert abs(z) < 4
 
@@ -111,7 +108,9 @@ def test_sharpening_finds_the_best_step():
         optimizer.zero_grad()
         sharpened.backward(lambda: model.theta @ slope, kl_weight=0.0)
         optimizer.step()
-    torch.testing.assert_close(sharpened.kappa.detach()[:2], torch.ones(2).double(), rtol=1e-3, atol=0)
+    torch.testing.assert_close(
+        sharpened.kappa.detach()[:2], torch.ones(2).double(), rtol=1e-3, atol=0
+    )
 
 
 def test_sharpened_bound_is_never_below_the_best_achievable_nats():

@@ -12,7 +12,7 @@ from bayesrnn.variational import priors
 from tests import reference
 from tests.contracts import Case
 
-MIXTURE = dict(pi=0.25, sigma1=0.7, sigma2=0.05)
+MIXTURE = {"pi": 0.25, "sigma1": 0.7, "sigma2": 0.05}
 W = 0.03
 
 
@@ -159,7 +159,9 @@ def test_the_model_trains_as_an_ordinary_one_when_kl_and_noise_vanish(case: Case
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("prior", [bayesrnn.EmpiricalNormal("tensor"), bayesrnn.EmpiricalNormal("model")])
+@pytest.mark.parametrize(
+    "prior", [bayesrnn.EmpiricalNormal("tensor"), bayesrnn.EmpiricalNormal("model")]
+)
 def test_the_empirical_scale_is_where_the_kl_is_least(case: Case, prior):
     posterior = bayesrnn.Posterior(case.model, prior, sigma_init=0.3)
     best = posterior.kl()

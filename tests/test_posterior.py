@@ -75,7 +75,9 @@ def test_a_tied_weight_is_one_slot_with_one_noise():
     assert posterior.layout.size == 5 * 4 + 5
     with posterior.sample():
         assert model["a"].weight is model["b"].weight
-        assert not torch.equal(model["a"].weight, posterior.named(posterior._current_mu())["a.weight"])
+        assert not torch.equal(
+            model["a"].weight, posterior.named(posterior._current_mu())["a.weight"]
+        )
 
 
 def test_a_module_used_twice_is_saved_once(tmp_path):
@@ -93,9 +95,7 @@ def test_padding_rows_carry_no_noise_no_gradient_and_no_kl():
     posterior = bayesrnn.Posterior(padded, PRIOR, sigma_init=0.5)
     other = bayesrnn.Posterior(plain, PRIOR, sigma_init=0.5)
     for _ in range(3):
-        posterior.backward(
-            lambda: padded(torch.tensor([0, 1, 2])).square().sum(), kl_weight=1.0
-        )
+        posterior.backward(lambda: padded(torch.tensor([0, 1, 2])).square().sum(), kl_weight=1.0)
         with posterior.sample():
             assert (padded.weight[1] == 0).all()
     assert (posterior.named(posterior.mu.grad)["weight"][1] == 0).all()
@@ -239,9 +239,7 @@ def test_bf16_autocast():
 
 def test_a_whole_model_in_bf16():
     posterior = bayesrnn.Posterior(_model().bfloat16(), PRIOR)
-    posterior.backward(
-        lambda: posterior.model(X.bfloat16()).float().square().sum(), kl_weight=0.1
-    )
+    posterior.backward(lambda: posterior.model(X.bfloat16()).float().square().sum(), kl_weight=0.1)
     assert posterior.mu.grad.dtype == torch.bfloat16
     assert torch.isfinite(posterior.rho.grad).all()
 
@@ -312,7 +310,10 @@ def test_mu_rules():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: _posterior(sigma_init=0.0), "'0.weight' a standard deviation that is not positive"),
+        (
+            lambda: _posterior(sigma_init=0.0),
+            "'0.weight' a standard deviation that is not positive",
+        ),
         (lambda: _posterior(sigma_init=-1.0), "every sigma must be above 0"),
         (lambda: _posterior(sigma_init=math.nan), "not positive and finite"),
         (lambda: _posterior(select="1.*"), "'1.*' matches no parameter"),
@@ -320,7 +321,10 @@ def test_mu_rules():
         (lambda: _posterior(select=lambda *_: False), "picked none of 0.weight, 0.bias"),
         (lambda: _posterior(prior=3.0), "has no log_prob"),
         (lambda: bayesrnn.Posterior(nn.Tanh(), PRIOR), "it has no trainable parameter"),
-        (lambda: bayesrnn.Posterior(nn.LazyLinear(3), PRIOR), "has no shape yet; run the model once"),
+        (
+            lambda: bayesrnn.Posterior(nn.LazyLinear(3), PRIOR),
+            "has no shape yet; run the model once",
+        ),
         (
             lambda: bayesrnn.Posterior(_model().requires_grad_(False), PRIOR),
             "requires_grad_",
@@ -330,7 +334,9 @@ def test_mu_rules():
             "matches only frozen parameters",
         ),
         (
-            lambda: bayesrnn.Posterior(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double()), PRIOR),
+            lambda: bayesrnn.Posterior(
+                nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double()), PRIOR
+            ),
             r"mixed dtypes: '0.weight' is torch.float32, '1.weight' is torch.float64.*model.float\(\)",
         ),
         (
@@ -340,9 +346,7 @@ def test_mu_rules():
             "mixed devices: '0.weight' is cpu, '1.weight' is meta",
         ),
         (
-            lambda: _posterior(
-                prior=bayesrnn.EmpiricalNormal(), sigma_init=init.from_prior()
-            ),
+            lambda: _posterior(prior=bayesrnn.EmpiricalNormal(), sigma_init=init.from_prior()),
             "has no stddev",
         ),
         (lambda: bayesrnn.Posterior(nn.Linear(2, 2).to(torch.complex64), PRIOR), "complex64"),

@@ -279,7 +279,9 @@ class _BoundRowScaleMixture:
         for slot in self.layout:
             weights, dim = _groups(theta, slot)
             wide = _Bump.of(self.mixture, group_size=weights.shape[dim])
-            responsibility = torch.sigmoid(wide.a - wide.b * weights.square().sum(dim, keepdim=True))
+            responsibility = torch.sigmoid(
+                wide.a - wide.b * weights.square().sum(dim, keepdim=True)
+            )
             precision = 1 / wide.sigma**2 + 2 * wide.b * responsibility
             parts.append((-weights * precision).flatten())
         return torch.cat(parts)
@@ -300,7 +302,8 @@ class _BoundEmpiricalNormal:
         second_moment = mu.square() + sigma.square()
         whole = [(0, self.layout.size, self.layout.fixed)]
         each = [
-            (slot.offset, slot.size, tuple(s for s in [slot.fixed_span] if s)) for slot in self.layout
+            (slot.offset, slot.size, tuple(s for s in [slot.fixed_span] if s))
+            for slot in self.layout
         ]
         sizes, variances = [], []
         for offset, size, fixed in whole if self.per == "model" else each:

@@ -95,7 +95,9 @@ def test_normal_kl_is_that_of_torch_distributions():
 
 
 def test_row_mixture_has_one_choice_for_each_group():
-    layout = Layout((Slot("w", (3, 2), 0), Slot("e", (4, 2), 6, "embedding", 1), Slot("b", (3,), 14)))
+    layout = Layout(
+        (Slot("w", (3, 2), 0), Slot("e", (4, 2), 6, "embedding", 1), Slot("b", (3,), 14))
+    )
     prior = bayesrnn.RowScaleMixture(0.25, 0.5, 0.01).bind(layout)
     theta = (0.05 * torch.randn(layout.size)).double().requires_grad_()
     log_prob = prior.log_prob(theta)

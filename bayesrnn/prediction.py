@@ -78,7 +78,8 @@ def predict(
         log_sum = log_probs if log_sum is None else torch.logaddexp(log_sum, log_probs)
         entropy_sum = entropy if entropy_sum is None else entropy_sum + entropy
         last_states.append(state)
-    assert log_sum is not None and entropy_sum is not None
+    assert log_sum is not None
+    assert entropy_sum is not None
     count = len(last_states)
     log_probs = log_sum - math.log(count)
     return Categorical(log_probs, _entropy(log_probs), entropy_sum / count, tuple(last_states))
@@ -151,8 +152,14 @@ def _outputs(
 def _padded(output: Any, parts: int) -> tuple[Any, ...]:
     output = output if isinstance(output, tuple) else (output,)
     if len(output) > parts or not isinstance(output[0], Tensor):
-        shape = "logits or (logits, state)" if parts == 2 else "mean, (mean, variance) or (mean, variance, state)"
-        raise ValueError(f"the model returned {len(output)} parts; use read= to turn them into {shape}.")
+        shape = (
+            "logits or (logits, state)"
+            if parts == 2
+            else "mean, (mean, variance) or (mean, variance, state)"
+        )
+        raise ValueError(
+            f"the model returned {len(output)} parts; use read= to turn them into {shape}."
+        )
     defaults = (None,) if parts == 2 else (torch.zeros_like(output[0]), None)
     return (*output, *defaults[len(output) - 1 :])
 

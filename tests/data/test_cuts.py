@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import bayesrnn
+
+
+def test_tokens_come_in_order_each_target_once():
+    tokens = torch.arange(101)
+    cuts = bayesrnn.Cuts(tokens, num_streams=4, unroll=7)
+    xs, ys = zip(*cuts, strict=True)
+    assert len(xs) == len(cuts) == 4
+    assert [tuple(x.shape) for x in xs] == [(7, 4), (7, 4), (7, 4), (4, 4)]
+    assert torch.equal(torch.cat(xs).T.flatten(), tokens[:100])
+    assert torch.equal(torch.cat(ys).T.flatten(), tokens[1:101])
+
+
+def test_at_most_a_remainder_smaller_than_the_streams_is_left_out():
+    for length in range(6, 60):
+        cuts = bayesrnn.Cuts(torch.arange(length), num_streams=5, unroll=3)
+        assert 0 <= length - 1 - sum(y.numel() for _, y in cuts) < 5
+
+
+def test_real_valued_series_with_its_own_targets():
+    series, targets = torch.randn(20, 3), torch.randn(20, 2)
+    cuts = bayesrnn.Cuts(series, num_streams=2, unroll=4, targets=targets, batch_first=True)
+    x, y = cuts[1]
+    assert torch.equal(x[0], series[4:8])
+    assert torch.equal(y[1], targets[14:18])
+
+
+def test_a_pass_pays_the_kl_once():
+    """The sum over a pass of loss + kl_weight * KL is (total nats + KL) / N."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(11, 6), nn.Linear(6, 11))
+    posterior = bayesrnn.Posterior(model, bayesrnn.ScaleMixture(0.5, 1.0, 0.1))
+    tokens = torch.randint(11, (151,))
+    cuts = bayesrnn.Cuts(tokens, num_streams=5, unroll=8)
+    assert len(cuts) * cuts.kl_weight == pytest.approx(cuts.loss_scale)
+    kl, total = posterior.kl().item(), 0.0
+    for x, y in cuts:
+        nats = nn.functional.cross_entropy(model(x).flatten(0, 1), y.flatten(), reduction="sum")
+        total += nats.item() / 5 + cuts.kl_weight * kl
+    everything = nn.functional.cross_entropy(model(tokens[:-1]), tokens[1:], reduction="sum")
+    assert total == pytest.approx((everything.item() + kl) / 5, rel=1e-6)
+
+
+def test_state_is_carried_detached_and_reset_each_pass():
+    lstm = nn.LSTM(1, 3)
+    cuts = bayesrnn.Cuts(torch.randn(41, 1), num_streams=2, unroll=5)
+    whole, _ = lstm(torch.cat([x for x, _ in cuts]))
+    for _ in range(2):
+        assert len(cuts) == 4
+        outputs = []
+        for index, (x, _) in enumerate(cuts):
+            assert (cuts.state is None) == (index == 0)
+            output, cuts.state = lstm(x, cuts.state)
+            assert not any(s.requires_grad for s in cuts.state)
+            outputs.append(output)
+        torch.testing.assert_close(torch.cat(outputs), whole)
+
+
+def test_states_of_any_shape_are_detached():
+    from bayesrnn.data.cuts import detach
+
+    leaf = torch.ones(1, requires_grad=True)
+    state = detach({"a": [leaf * 2, (leaf * 3, None)], "b": 7})
+    assert not state["a"][0].requires_grad
+    assert not state["a"][1][0].requires_grad
+    assert state["b"] == 7
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"num_streams": 0, "unroll": 5}, "num_streams=0 must be at least 1"),
+        ({"num_streams": 2, "unroll": 0}, "unroll=0"),
+        ({"num_streams": 50, "unroll": 5}, "use at most 9"),
+        ({"num_streams": 2, "unroll": 5, "targets": torch.zeros(3)}, "10 inputs but 3 targets"),
+    ],
+)
+def test_bad_cuts(kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        bayesrnn.Cuts(torch.arange(10), **kwargs)
+
+
+def test_past_the_end():
+    with pytest.raises(IndexError):
+        bayesrnn.Cuts(torch.arange(10), num_streams=1, unroll=5)[2]

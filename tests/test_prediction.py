@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import bayesrnn
+from bayesrnn.prediction import sample_generators
+
+PRIOR = bayesrnn.Normal(1.0)
+
+
+class Tagger(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.lstm, self.out = nn.Embedding(9, 4), nn.LSTM(4, 5), nn.Linear(5, 9)
+
+    def forward(self, x, state=None):
+        output, state = self.lstm(self.embedding(x), state)
+        return self.out(output), state
+
+
+def test_probabilities_are_averaged_not_their_logs():
+    posterior = bayesrnn.Posterior(nn.Linear(3, 4), PRIOR, sigma_init=1.0)
+    x = torch.randn(6, 3)
+    prediction = bayesrnn.predict(posterior, x, samples=7, seed=2)
+    each = []
+    for generator in sample_generators(7, 2, x.device):
+        with posterior.sample(generator=generator), torch.no_grad():
+            each.append(posterior.model(x).softmax(-1))
+    probs = torch.stack(each)
+    torch.testing.assert_close(prediction.probs, probs.mean(0))
+    torch.testing.assert_close(prediction.probs.sum(-1), torch.ones(6))
+    mean_of_entropies = torch.distributions.Categorical(probs).entropy().mean(0)
+    torch.testing.assert_close(prediction.expected_entropy, mean_of_entropies)
+    entropy_of_mean = torch.distributions.Categorical(probs.mean(0)).entropy()
+    torch.testing.assert_close(prediction.entropy, entropy_of_mean)
+    torch.testing.assert_close(
+        prediction.mutual_information, (entropy_of_mean - mean_of_entropies).clamp_min(0)
+    )
+
+
+def test_at_the_mean_there_is_no_mutual_information():
+    posterior = bayesrnn.Posterior(nn.Linear(3, 4), PRIOR, sigma_init=1.0)
+    x = torch.randn(6, 3)
+    prediction = bayesrnn.predict(posterior, x, samples=0)
+    torch.testing.assert_close(prediction.probs, posterior.model(x).softmax(-1).detach())
+    assert prediction.mutual_information.max() < 1e-6
+
+
+def test_certainty_and_ignorance():
+    """A uniform model has entropy log V; a certain one 0, without nan."""
+    model = nn.Linear(1, 5, bias=False)
+    nn.init.zeros_(model.weight)
+    posterior = bayesrnn.Posterior(model, PRIOR, sigma_init=1e-6)
+    uniform = bayesrnn.predict(posterior, torch.ones(1, 1), samples=2)
+    assert uniform.entropy.item() == pytest.approx(math.log(5), rel=1e-5)
+    with torch.no_grad():
+        posterior.mu[0] = 1e4
+    certain = bayesrnn.predict(posterior, torch.ones(1, 1), samples=2)
+    assert certain.entropy.item() == 0
+
+
+def test_a_sequence_in_stretches_is_the_sequence_at_once():
+    posterior = bayesrnn.Posterior(Tagger(), PRIOR, sigma_init=0.5)
+    x = torch.randint(9, (12, 2))
+    whole = bayesrnn.predict(posterior, x, samples=3, seed=1)
+    first = bayesrnn.predict(posterior, x[:5], samples=3, seed=1)
+    second = bayesrnn.predict(posterior, x[5:], samples=3, seed=1, states=first.states)
+    together = torch.cat([first.log_probs, second.log_probs])
+    torch.testing.assert_close(together, whole.log_probs, rtol=1e-5, atol=1e-6)
+
+
+def test_regression_splits_the_variance():
+    class Heteroscedastic(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mean, self.log_variance = nn.Linear(1, 1), nn.Linear(1, 1)
+
+        def forward(self, x):
+            return self.mean(x), self.log_variance(x).exp()
+
+    model = Heteroscedastic()
+    posterior = bayesrnn.Posterior(model, PRIOR, select="mean.*", sigma_init=0.3)
+    x = torch.tensor([[0.0], [2.0]])
+    values = bayesrnn.predict_values(posterior, x, samples=4000)
+    with torch.no_grad():
+        mean, variance = model(x)
+    # The mean's weight and bias have sigma 0.3: its variance is 0.09 (1 + x^2), exactly.
+    right = 0.09 * (1 + x.square())
+    standard_error = right * math.sqrt(2 / 4000)
+    assert ((values.epistemic - right).abs() < 4 * standard_error).all()
+    assert ((values.mean - mean).abs() < 4 * (right / 4000).sqrt()).all()
+    torch.testing.assert_close(values.aleatoric, variance)
+    torch.testing.assert_close(values.variance, values.aleatoric + values.epistemic)
+
+
+def test_regression_without_a_noise_model_and_at_the_mean():
+    posterior = bayesrnn.Posterior(nn.Linear(2, 1), PRIOR)
+    x = torch.randn(4, 2)
+    values = bayesrnn.predict_values(posterior, x, samples=0)
+    torch.testing.assert_close(values.mean, posterior.model(x).detach())
+    assert values.variance.abs().max() == 0
+
+
+def test_read_reaches_into_any_output():
+    posterior = bayesrnn.Posterior(Tagger(), PRIOR)
+    x = torch.randint(9, (5, 2))
+    logits_only = bayesrnn.predict(posterior, x, samples=2, read=lambda out: out[0])
+    torch.testing.assert_close(logits_only.probs, bayesrnn.predict(posterior, x, samples=2).probs)
+    assert logits_only.states == (None, None)
+
+
+def test_more_samples_begin_with_the_same_ones():
+    few, many = (sample_generators(n, 3, torch.device("cpu")) for n in (2, 5))
+    assert [g.initial_seed() for g in few] == [g.initial_seed() for g in many[:2]]
+
+
+def test_bad_calls():
+    posterior = bayesrnn.Posterior(nn.Linear(2, 3), PRIOR)
+    x = torch.randn(4, 2)
+    with pytest.raises(ValueError, match="samples=-1"):
+        bayesrnn.predict(posterior, x, samples=-1)
+    with pytest.raises(ValueError, match="1 states for 3 samples"):
+        bayesrnn.predict(posterior, x, samples=3, states=[None])
+    with pytest.raises(ValueError, match="use read="):
+        bayesrnn.predict(posterior, x, read=lambda out: (out, 1, 2, 3))

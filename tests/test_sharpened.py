@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import bayesrnn
+
+PRIOR = bayesrnn.ScaleMixture(0.25, 0.5, 0.01)
+X = torch.linspace(-1, 1, 30).view(5, 2, 3)
+
+
+def _sharpened(exact: bool = False, **kwargs) -> bayesrnn.Sharpened:
+    torch.manual_seed(0)
+    return bayesrnn.Sharpened(
+        bayesrnn.Posterior(nn.LSTM(3, 4), PRIOR, **kwargs), loss_scale=0.5, exact=exact
+    )
+
+
+def _loss(sharpened: bayesrnn.Sharpened, state=None):
+    output, state = sharpened.posterior.model(X, state)
+    return output.square().sum() / 2, state
+
+
+def test_both_passes_start_from_the_same_state_and_the_second_ones_is_returned():
+    sharpened = _sharpened()
+    model = sharpened.posterior.model
+    state = (torch.ones(1, 2, 4), torch.ones(1, 2, 4))
+    seen = []
+    model.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[1]))
+    ended = []
+    model.register_forward_hook(lambda _, __, output: ended.append(output[1]))
+    _, carried = sharpened.backward(lambda: _loss(sharpened, state), kl_weight=0.1)
+    assert len(seen) == 2
+    assert seen[0] is seen[1] is state
+    assert carried is ended[1]
+
+
+def test_ordinary_parameters_get_the_gradient_at_theta_only():
+    sharpened = _sharpened(select="weight*")
+    model = sharpened.posterior.model
+    generator = torch.Generator().manual_seed(1)
+    sharpened.backward(lambda: _loss(sharpened), kl_weight=0.1, generator=generator)
+    once = model.bias_ih_l0.grad.clone()
+    generator.manual_seed(1)
+    posterior = sharpened.posterior
+    phi = posterior.theta(posterior.draw(generator=generator))
+    g_phi = sharpened._gradient_at(phi, lambda: _loss(sharpened))
+    theta = sharpened._sharpen(phi, g_phi, generator)
+    model.zero_grad()
+    with posterior.place(theta):
+        _loss(sharpened)[0].backward()
+    torch.testing.assert_close(once, model.bias_ih_l0.grad)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_the_mean_is_back_when_the_closure_fails(exact):
+    sharpened = _sharpened(exact)
+    before = sharpened.posterior.mu.detach().clone()
+    for fail_at in range(1, 4 if exact else 3):
+        calls = []
+
+        def closure(calls=calls, fail_at=fail_at):
+            calls.append(1)
+            if len(calls) == fail_at:
+                raise KeyError
+            return _loss(sharpened)[0]
+
+        with pytest.raises(KeyError):
+            sharpened.backward(closure, kl_weight=0.1)
+        assert torch.equal(before, sharpened.posterior.mu)
+
+
+def test_kl_theta_is_that_of_two_normals():
+    sharpened = _sharpened()
+    posterior = sharpened.posterior
+    phi = posterior.mu.detach().clone()
+    g_phi = sharpened._gradient_at(phi, lambda: _loss(sharpened))
+    bound = sharpened.bound(lambda: _loss(sharpened))
+    moved = torch.distributions.Normal(phi - sharpened.eta * g_phi, sharpened.sigma0)
+    still = torch.distributions.Normal(phi, sharpened.sigma0)
+    kl = torch.distributions.kl_divergence(moved, still).sum()
+    torch.testing.assert_close(bound.kl_theta, kl, rtol=1e-4, atol=1e-6)
+
+
+def test_bound_can_start_from_a_sampled_phi_and_leaves_no_gradient():
+    sharpened = _sharpened()
+    values = {
+        sharpened.bound(lambda: _loss(sharpened), sample_phi=sampled).kl_theta.item()
+        for sampled in (False, False, True, True)
+    }
+    assert len(values) == 3  # the mean phi twice, and two samples
+    assert all(p.grad is None for p in sharpened.posterior.model.parameters())
+    assert all(p.grad is None for p in sharpened.parameters())
+
+
+def test_training_lowers_the_bound():
+    sharpened = _sharpened()
+    optimizer = torch.optim.SGD(sharpened.parameters(), lr=0.05)
+
+    def bound():
+        b = sharpened.bound(lambda: _loss(sharpened)[0], generator=torch.Generator().manual_seed(0))
+        return b.value + sharpened.loss_scale * b.kl_theta
+
+    before = bound()
+    for _ in range(50):
+        optimizer.zero_grad()
+        sharpened.backward(lambda: _loss(sharpened), kl_weight=1e-3)
+        optimizer.step()
+    assert bound() < 0.5 * before
+
+
+def test_exact_replays_dropout_and_leaves_the_random_stream_where_it_was():
+    ends = []
+    for exact in (False, True):
+        torch.manual_seed(0)
+        model = nn.LSTM(3, 4, 2, dropout=0.5)
+        posterior = bayesrnn.Posterior(model, PRIOR)
+        sharpened = bayesrnn.Sharpened(posterior, loss_scale=0.5, exact=exact)
+        sharpened.backward(
+            lambda s=sharpened: _loss(s), kl_weight=0.1, generator=torch.Generator().manual_seed(0)
+        )
+        ends.append(torch.get_rng_state())
+    assert torch.equal(*ends)
+
+
+def test_saving_and_loading(tmp_path):
+    sharpened = _sharpened(exact=True)
+    with torch.no_grad():
+        sharpened.kappa.uniform_()
+    sharpened.save(tmp_path / "s")
+    loaded = bayesrnn.Sharpened.load(tmp_path / "s", nn.LSTM(3, 4))
+    assert torch.equal(loaded.kappa, sharpened.kappa)
+    assert (loaded.sigma0, loaded.loss_scale, loaded.exact) == (0.02, 0.5, True)
+    alone = bayesrnn.Posterior.load(tmp_path / "s", nn.LSTM(3, 4))
+    assert torch.equal(alone.rho, sharpened.posterior.rho)
+    alone.save(tmp_path / "p")
+    with pytest.raises(ValueError, match=r"use Posterior\.load"):
+        bayesrnn.Sharpened.load(tmp_path / "p", nn.LSTM(3, 4))
+
+
+@pytest.mark.parametrize("bad", [{"loss_scale": 0.0}, {"loss_scale": 1.0, "sigma0": -1.0}])
+def test_bad_settings(bad):
+    with pytest.raises(ValueError, match="must be a positive, finite number"):
+        bayesrnn.Sharpened(bayesrnn.Posterior(nn.Linear(2, 2), PRIOR), **bad)
+
+
+def test_bad_closures():
+    sharpened = _sharpened()
+    with pytest.raises(ValueError, match="no gradient; do not detach"):
+        sharpened.backward(lambda: _loss(sharpened)[0].detach(), kl_weight=0.1)
+    free = torch.zeros((), requires_grad=True)
+    with pytest.raises(ValueError, match="does not depend on any Bayesian weight"):
+        sharpened.backward(lambda: free * 2, kl_weight=0.1)
+    with pytest.raises(ValueError, match="kl_weight=-1"):
+        sharpened.backward(lambda: _loss(sharpened), kl_weight=-1)
