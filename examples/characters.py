@@ -31,12 +31,16 @@ class CharacterModel(nn.Module):
 
     def nats(self, x: Tensor, y: Tensor, state=None):
         logits, state = self(x, state)
-        return nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="sum"), state
+        return nn.functional.cross_entropy(
+            logits.flatten(0, 1), y.flatten(), reduction="sum"
+        ), state
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--passes", type=int, default=24, help="passes over the training text")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--passes", type=int, default=40, help="passes over the training text")
     parser.add_argument("--size", type=int, default=80_000, help="characters to train on")
     options = parser.parse_args()
     torch.manual_seed(0)
@@ -44,14 +48,18 @@ def main() -> None:
     cuts = bayesrnn.Cuts(train, num_streams=20, unroll=50)
     plain = CharacterModel(len(alphabet))
     model = copy.deepcopy(plain)
-    posterior = bayesrnn.Posterior(model, bayesrnn.ScaleMixture(0.25, 1.0, math.exp(-6)), sigma_init=0.01)
+    posterior = bayesrnn.Posterior(
+        model, bayesrnn.ScaleMixture(0.25, 1.0, math.exp(-6)), sigma_init=0.01
+    )
     learners = {
         "plain LSTM": (plain, torch.optim.Adam(plain.parameters(), lr=4e-3)),
         "Bayesian LSTM": (posterior, torch.optim.Adam(posterior.parameters(), lr=4e-3)),
     }
 
     table = Table("", "training text", "held-out text, best", "held-out text, at the end", box=None)
-    with Progress(TextColumn("{task.description:32}"), BarColumn(), TimeRemainingColumn()) as progress:
+    with Progress(
+        TextColumn("{task.description:32}"), BarColumn(), TimeRemainingColumn()
+    ) as progress:
         for name, (learner, optimizer) in learners.items():
             task = progress.add_task(name, total=options.passes * len(cuts))
             scores = []

@@ -49,14 +49,16 @@ class Forecaster(nn.Module):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--passes", type=int, default=400, help="passes over the series")
     parser.add_argument("--out", default="timeseries.png", help="where the picture goes")
     options = parser.parse_args()
     torch.manual_seed(0)
 
-    posterior = train(wave(STEPS), options.passes)
-    series, clean = wave(SHOWN, change_at=CHANGE, return_clean=True)
+    posterior = train(wave(STEPS)[0], options.passes)
+    series, clean = wave(SHOWN, change_at=CHANGE)
     seen = series.clone()
     seen[GAP] = torch.nan
     values = bayesrnn.predict_values(posterior, seen[:, None, None], samples=100)
@@ -80,14 +82,13 @@ def main() -> None:
     print(f"wrote {options.out}")
 
 
-def wave(steps: int, change_at: int | None = None, *, return_clean: bool = False):
-    """A wave of drifting height with noise; after `change_at` it runs at half the pace."""
+def wave(steps: int, change_at: int | None = None) -> tuple[Tensor, Tensor]:
+    """A wave of drifting height, with noise and without; after `change_at` it runs at half the pace."""
     time = torch.arange(steps, dtype=torch.float32)
     changed = torch.zeros(steps) if change_at is None else (time >= change_at).float()
     phase = (2 * math.pi / 20 * (1 - 0.5 * changed)).cumsum(0)
     clean = (1 + 0.3 * torch.sin(time / 67)) * torch.sin(phase)
-    series = clean + NOISE * torch.randn(steps)
-    return (series, clean) if return_clean else series
+    return clean + NOISE * torch.randn(steps), clean
 
 
 def train(series: Tensor, passes: int) -> bayesrnn.Posterior:
@@ -101,7 +102,9 @@ def train(series: Tensor, passes: int) -> bayesrnn.Posterior:
             optimizer.zero_grad()
             with posterior.sample() as draw:
                 mean, variance, cuts.state = model(x, cuts.state)
-                nats = nn.functional.gaussian_nll_loss(mean, y, variance, full=True, reduction="sum")
+                nats = nn.functional.gaussian_nll_loss(
+                    mean, y, variance, full=True, reduction="sum"
+                )
                 (nats * cuts.loss_scale).backward()
             posterior.accumulate_grad(draw, kl_weight=cuts.kl_weight)
             nn.utils.clip_grad_norm_(posterior.parameters(), 5.0)
@@ -120,7 +123,12 @@ def plot(series, clean, seen, mean, total, own, path: str) -> None:
     figure, axes = plt.subplots(figsize=(9, 4), layout="constrained")
     axes.fill_between(time, mean - 2 * total, mean + 2 * total, color="0.85", label="±2 sd, all")
     axes.fill_between(
-        time, mean - 2 * own, mean + 2 * own, color="C0", alpha=0.45, label="±2 sd, from the weights"
+        time,
+        mean - 2 * own,
+        mean + 2 * own,
+        color="C0",
+        alpha=0.45,
+        label="±2 sd, from the weights",
     )
     axes.plot(time, mean, color="C0", linewidth=1.5, label="predicted one step ahead")
     axes.plot(clean, color="0.4", linewidth=0.8, linestyle=":", label="without noise")

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+import bayesrnn
+from bayesrnn.cli import main
+
+
+def test_inspect(tmp_path, capsys):
+    path = tmp_path / "p.safetensors"
+    posterior = bayesrnn.Posterior(nn.Linear(4, 3), bayesrnn.Normal(0.5), sigma_init=0.25)
+    with torch.no_grad():
+        posterior.mu.fill_(1.0)
+    posterior.save(path)
+    main(["inspect", str(path), "--json"])
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["weights"] == 15
+    assert summary["prior"] == {"name": "Normal", "sigma": 0.5}
+    assert summary["tensors"][0]["snr_median"] == pytest.approx(4, rel=1e-5)
+    main(["inspect", str(path)])
+    assert "15 Bayesian weights" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(None, "no such file"), (b"", "damaged"), (b"not a posterior at all", "damaged")],
+)
+def test_a_wrong_file_is_one_line_and_exit_code_2(tmp_path, capsys, content, message):
+    path = tmp_path / "p.safetensors"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(SystemExit) as exit_:
+        main(["inspect", str(path)])
+    captured = capsys.readouterr()
+    assert exit_.value.code == 2
+    assert captured.err.count("\n") == 1
+    assert message in captured.err
+    assert captured.out == ""
+    with pytest.raises(ValueError, match=message):
+        main(["inspect", str(path), "--debug"])
+
+
+HELP_WITHOUT_TORCH = """
+import sys
+from bayesrnn.cli import main
+try:
+    main(sys.argv[1:])
+except SystemExit:
+    pass
+assert "torch" not in sys.modules
+"""
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["inspect", "--help"], []])
+def test_help_and_version_do_not_wait_for_torch(arguments):
+    command = [sys.executable, "-c", HELP_WITHOUT_TORCH, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "bayesrnn" in done.stdout
+
+
+def test_the_package_lists_what_it_offers():
+    for name in bayesrnn.__all__:
+        assert getattr(bayesrnn, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        bayesrnn.nothing  # noqa: B018

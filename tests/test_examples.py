@@ -1,0 +1,39 @@
+"""Every example runs, and shows what it claims."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def _run(*arguments: str, cwd: Path) -> str:
+    command = [sys.executable, "-W", "error", *arguments]
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_timeseries_is_less_sure_in_the_gap(tmp_path):
+    output = _run(str(EXAMPLES / "timeseries.py"), "--passes", "100", cwd=tmp_path)
+    own = {
+        name.strip(): float(value)
+        for name, value in re.findall(r"^(.*?)  +sd of the weights ([\d.]+)", output, re.MULTILINE)
+    }
+    assert own["in the gap"] > 1.5 * own["before the gap"]
+    assert own["in the gap"] > 1.5 * own["after the gap"]
+    assert (tmp_path / "timeseries.png").stat().st_size > 20_000
+
+
+def test_characters_runs(tmp_path):
+    output = _run(str(EXAMPLES / "characters.py"), "--passes", "1", "--size", "9000", cwd=tmp_path)
+    assert "Bayesian LSTM" in output
+    assert "bits per character" in output
+
+
+def test_every_example_has_a_test():
+    tested = Path(__file__).read_text()
+    assert all(example.name in tested for example in EXAMPLES.glob("*.py"))
