@@ -52,24 +52,24 @@ def main() -> None:
         model, bayesrnn.ScaleMixture(0.25, 1.0, math.exp(-6)), sigma_init=0.01
     )
     learners = {
-        "plain LSTM": (plain, torch.optim.Adam(plain.parameters(), lr=4e-3)),
-        "Bayesian LSTM": (posterior, torch.optim.Adam(posterior.parameters(), lr=4e-3)),
+        "plain LSTM": (plain, None, torch.optim.Adam(plain.parameters(), lr=4e-3)),
+        "Bayesian LSTM": (model, posterior, torch.optim.Adam(posterior.parameters(), lr=4e-3)),
     }
 
     table = Table("", "training text", "held-out text, best", "held-out text, at the end", box=None)
     with Progress(
         TextColumn("{task.description:32}"), BarColumn(), TimeRemainingColumn()
     ) as progress:
-        for name, (learner, optimizer) in learners.items():
+        for name, (network, q, optimizer) in learners.items():
             task = progress.add_task(name, total=options.passes * len(cuts))
             scores = []
             for _ in range(options.passes):
                 for x, y in cuts:
-                    step(learner, optimizer, cuts, x, y)
+                    step(network, q, optimizer, cuts, x, y)
                     progress.advance(task)
-                scores.append(bits(learner, held_out))
+                scores.append(bits(network, held_out))
                 progress.update(task, description=f"{name}: {scores[-1]:.3f} bits")
-            on_train = bits(learner, train[: len(held_out)])
+            on_train = bits(network, train[: len(held_out)])
             table.add_row(name, f"{on_train:.3f}", f"{min(scores):.3f}", f"{scores[-1]:.3f}")
     console = Console()
     console.print("\nbits per character, lower is better", table, sep="\n", highlight=False)
@@ -82,23 +82,24 @@ def main() -> None:
     )
 
 
-def step(learner, optimizer, cuts: bayesrnn.Cuts, x: Tensor, y: Tensor) -> None:
+def step(
+    model: CharacterModel, posterior: bayesrnn.Posterior | None, optimizer, cuts, x, y
+) -> None:
+    def loss():
+        nats, cuts.state = model.nats(x, y, cuts.state)
+        return nats * cuts.loss_scale
+
     optimizer.zero_grad()
-    if isinstance(learner, bayesrnn.Posterior):
-        with learner.sample() as draw:
-            nats, cuts.state = learner.model.nats(x, y, cuts.state)
-            (nats * cuts.loss_scale).backward()
-        learner.accumulate_grad(draw, kl_weight=cuts.kl_weight)
+    if posterior is None:
+        loss().backward()
     else:
-        nats, cuts.state = learner.nats(x, y, cuts.state)
-        (nats * cuts.loss_scale).backward()
+        posterior.backward(loss, kl_weight=cuts.kl_weight)
     optimizer.step()
 
 
 @torch.no_grad()
-def bits(learner, text: Tensor) -> float:
+def bits(model: CharacterModel, text: Tensor) -> float:
     """Bits per character of a text, at the mean weights."""
-    model = learner.model if isinstance(learner, bayesrnn.Posterior) else learner
     nats, _ = model.nats(text[:-1, None], text[1:, None])
     return nats.item() / (len(text) - 1) / math.log(2)
 
