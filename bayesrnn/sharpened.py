@@ -146,8 +146,12 @@ class Sharpened:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one safetensors file; `Posterior.load` reads it too, for q(phi) alone."""
+        save_tensors(path, self.state_dict(), self.header())
+
+    def header(self) -> dict[str, Any]:
+        """The posterior's header and the settings of the sharpening."""
         settings = {"loss_scale": self.loss_scale, "sigma0": self.sigma0, "exact": self.exact}
-        save_tensors(path, self.state_dict(), {**self.posterior.header(), "sharpened": settings})
+        return {**self.posterior.header(), "sharpened": settings}
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], model: nn.Module, prior: Any = None) -> Sharpened:

@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 
 import tyro
 
 from bayesrnn import __version__
+from bayesrnn.cli.compare import Compare
+from bayesrnn.cli.evaluate import Evaluate
+from bayesrnn.cli.generate import Generate
 from bayesrnn.cli.inspect import Inspect
+from bayesrnn.cli.score import Score
+from bayesrnn.cli.train import Train
 
-Command = Inspect
+COMMANDS = {
+    "train": Train,
+    "evaluate": Evaluate,
+    "compare": Compare,
+    "generate": Generate,
+    "score": Score,
+    "inspect": Inspect,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -18,22 +31,58 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
-    if "--version" in arguments:
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(_usage())
+        return
+    if arguments[0] in ("-V", "--version"):
         print(f"bayesrnn {__version__}")
         return
-    command = tyro.extras.subcommand_cli_from_dict(
-        {"inspect": Inspect},
-        prog="bayesrnn",
-        description=(
-            "Bayesian recurrent neural networks. --version prints the version; --debug after any "
-            "command shows where an error came from."
-        ),
-        args=arguments or ["--help"],
-    )
     try:
-        command.run()
+        _run(arguments[0], arguments[1:])
+    except BrokenPipeError:
+        sys.stderr.close()  # whoever read our output has left
     except (ValueError, OSError) as error:
         if debug:
             raise
-        print(f"bayesrnn: {error}", file=sys.stderr)
-        sys.exit(2)
+        _fail(str(error), 2)
+    except RuntimeError as error:
+        if debug or type(error).__name__ != "Diverged":  # its module is imported with torch only
+            raise
+        _fail(str(error), 1)
+
+
+def _run(name: str, arguments: list[str]) -> None:
+    if name not in COMMANDS:
+        near = get_close_matches(name, COMMANDS, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(COMMANDS)}."
+        raise ValueError(f"unknown command {name!r}; {hint}")
+    command = COMMANDS[name]
+    prog = f"bayesrnn {name}"
+    if command is Train:  # the preset named among the arguments gives the other options' defaults
+        tyro.cli(Train, prog=prog, args=arguments, default=Train.defaults(arguments)).run()
+    else:
+        tyro.cli(command, prog=prog, args=arguments).run()
+
+
+def _usage() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [
+        "usage: bayesrnn COMMAND ...   (bayesrnn COMMAND --help for its options)",
+        "",
+        "Bayesian recurrent neural networks.",
+        "",
+        *(f"  {name:{width}}  {_summary(command)}" for name, command in COMMANDS.items()),
+        "",
+        "  --version  print the version",
+        "  --debug    with any command: show where an error came from",
+    ]
+    return "\n".join(lines)
+
+
+def _summary(command: type) -> str:
+    return (command.__doc__ or "").split("\n")[0]
+
+
+def _fail(message: str, code: int) -> None:
+    print(f"bayesrnn: {message}", file=sys.stderr)
+    sys.exit(code)

@@ -1,0 +1,1 @@
+"""What Bayes by Backprop is compared with."""

@@ -1,0 +1,53 @@
+"""`bayesrnn compare`: the paper's Table 1 for your runs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from tyro.conf import Positional
+
+
+@dataclass(frozen=True)
+class Compare:
+    """Compare runs in a table: perplexity, speed and size."""
+
+    run_folders: Positional[tuple[Path, ...]]
+    """Folders written by `bayesrnn train`."""
+    dynamic: bool = False
+    """Also with dynamic evaluation."""
+    lr: float = 0.1
+    """Learning rate of dynamic evaluation."""
+    data: str | None = None
+    """Another text than the runs' own, or where their text is now."""
+    markdown: bool = False
+    """Print Markdown."""
+    json: bool = False
+    """Print JSON."""
+
+    def run(self) -> None:
+        from rich.console import Console
+
+        from bayesrnn.data.corpus import cache_folder
+        from bayesrnn.report.comparison import compare, render
+        from bayesrnn.training.run import Run
+
+        if not self.run_folders:
+            raise ValueError("name at least one run folder.")
+        runs = [Run.open(folder) for folder in self.run_folders]
+        console = Console(stderr=True, quiet=not sys.stderr.isatty())
+        with console.status("evaluating") as status:
+            rows = compare(
+                runs,
+                data=self.data,
+                cache=cache_folder(),
+                dynamic=self.dynamic,
+                lr=self.lr,
+                progress=lambda what: status.update(f"evaluating {what}"),
+            )
+        if self.json:
+            print(json.dumps([row.as_json() for row in rows]))
+        else:
+            print(render(rows, markdown=self.markdown))

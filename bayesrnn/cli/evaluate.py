@@ -1,0 +1,100 @@
+"""`bayesrnn evaluate`: the perplexity of a run, in all its ways of predicting."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tyro.conf import Positional
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Measure a run's perplexity: at the mean, by Monte Carlo, sharpened, with dynamic evaluation."""
+
+    run_folder: Positional[Path]
+    """A folder written by `bayesrnn train`."""
+    split: Literal["train", "valid", "test"] = "test"
+    """Which part of the text."""
+    samples: int = 0
+    """Also average over so many samples of the weights."""
+    sharpened: bool = False
+    """Also score with the sharpened posterior: an upper bound on perplexity."""
+    dynamic: bool = False
+    """Also do each with dynamic evaluation."""
+    lr: float = 0.1
+    """Learning rate of dynamic evaluation."""
+    streams: int = 1
+    """Stretches of text to score side by side; with 1 the state is carried from start to end."""
+    seed: int = 0
+    """Of the sampled weights."""
+    data: str | None = None
+    """Another text than the run's own, or where its text is now."""
+    json: bool = False
+    """Print JSON lines."""
+
+    def run(self) -> None:
+        from rich.progress import Progress
+
+        from bayesrnn.data.corpus import cache_folder, load_split
+        from bayesrnn.data.sources import find_source
+        from bayesrnn.evaluation.perplexity import make_scorer, perplexity
+        from bayesrnn.training.run import Run
+
+        if self.streams < 1:
+            raise ValueError(f"streams = {self.streams} must be at least 1.")
+        if self.lr <= 0:
+            raise ValueError(f"lr = {self.lr} must be above 0.")
+        run = Run.open(self.run_folder)
+        learner = run.load_learner()
+        # Each way of predicting: its name, and what `perplexity` is told.
+        ways: list[tuple[str, dict]] = [("mean", {"streams": self.streams})]
+        if self.samples != 0:
+            ways.append(
+                (f"{self.samples} samples", {"streams": self.streams, "samples": self.samples})
+            )
+        if self.sharpened:
+            own = {"streams": run.config.batch_size, "steps": run.config.unroll, "sharpened": True}
+            ways.append(("sharpened", own))
+        for _, options in ways:  # complain before the work, not after
+            make_scorer(
+                learner,
+                samples=options.get("samples", 0),
+                sharpened=options.get("sharpened", False),
+                seed=self.seed,
+            )
+        if self.dynamic:
+            ways += [(f"{n}, dynamic", {**o, "dynamic_lr": self.lr}) for n, o in ways]
+        cache = cache_folder()
+        source = find_source(self.data or run.config.data, cache)
+        tokens = load_split(source, self.split, run.vocabulary, cache)
+        words = len(tokens) - 1
+        if not self.json:
+            print(f"{self.run_folder}, {self.split}: {words:,} words")
+        hidden = self.json or not sys.stdout.isatty()
+        for name, options in ways:
+            with Progress(transient=True, disable=hidden) as bar:
+                task = bar.add_task(name, total=words)
+                result = perplexity(
+                    learner,
+                    tokens,
+                    seed=self.seed,
+                    clip=run.config.clip,
+                    progress=lambda n, bar=bar, task=task: bar.advance(task, n),
+                    **options,
+                )
+            if self.json:
+                record = {"way": name, "split": self.split, "perplexity": result.value}
+                record |= {
+                    "words": result.words,
+                    "nats": result.nats,
+                    "upper_bound": result.is_bound,
+                }
+                print(json.dumps(record))
+            else:
+                sign = "<=" if result.is_bound else "  "
+                note = "  (an upper bound: it has seen the words)" if result.is_bound else ""
+                print(f"  {name:22} perplexity {sign} {result.value:8.2f}{note}")

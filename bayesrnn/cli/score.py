@@ -1,0 +1,72 @@
+"""`bayesrnn score`: what a run makes of each word of a text."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from tyro.conf import Positional
+
+
+@dataclass(frozen=True)
+class Score:
+    """Show each word of a text with its probability, the model's entropy and mutual information."""
+
+    run_folder: Positional[Path]
+    """A folder written by `bayesrnn train`."""
+    file: Positional[Path]
+    """A text, words between white space; - for standard input."""
+    samples: int = 10
+    """Samples of the weights; 0 for the mean alone, which has no mutual information."""
+    seed: int = 0
+    """Of the sampled weights."""
+    json: bool = False
+    """Print one JSON line a word."""
+
+    def run(self) -> None:
+        from bayesrnn.evaluation.words import read_words, score_words
+        from bayesrnn.training.run import Run
+
+        run = Run.open(self.run_folder)
+        lines = read_words(self.file)
+        scored = score_words(
+            run.load_learner(), run.vocabulary, lines, samples=self.samples, seed=self.seed
+        )
+        if self.json:
+            for word in scored:
+                print(json.dumps(word.as_json()))
+            return
+        _print_coloured(list(scored))
+
+
+def _print_coloured(words) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    text = Text()
+    for word in words:
+        if word.word == "<eos>":
+            text.append("\n")
+            continue
+        # From likely to unlikely: plain, yellow, red; underlined where the samples disagree most.
+        style = "red" if word.surprise > 8 else "yellow" if word.surprise > 5 else ""
+        if word.mutual_information > 0.3:
+            style += " underline"
+        text.append(word.word + ("*" if word.unknown else ""), style=style.strip() or None)
+        text.append(" ")
+    console.print(text)
+    count = len(words)
+    nats = sum(word.surprise for word in words) / count
+    entropy = sum(word.entropy for word in words) / count
+    information = sum(word.mutual_information for word in words) / count
+    console.print(
+        f"{count} words: perplexity {math.exp(nats):.1f}, entropy {entropy:.2f} nats/word, "
+        f"mutual information {information:.3f} nats/word"
+    )
+    console.print(
+        "yellow: less likely than e^-5; red: than e^-8; underlined: mutual information over 0.3; "
+        "*: not in the vocabulary"
+    )

@@ -1,0 +1,184 @@
+"""Everything that decides a run: read from a preset, changed on the command line, stored with the run."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import asdict, dataclass, fields
+from difflib import get_close_matches
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+Method = Literal["lstm", "dropout", "variational-dropout", "sgld", "bbb", "sharpened"]
+Preset = Literal["tiny", "small", "medium", "large"]
+METHODS: tuple[str, ...] = get_args(Method)
+PRESETS: tuple[str, ...] = get_args(Preset)
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Config:
+    """The hyper-parameters of a language-model run. Everything is in nats."""
+
+    # What to learn
+    data: str = "pydocs"
+    """pydocs, ptb, wikitext-2, or a folder or file of text."""
+    vocabulary: int = 0
+    """Most words to know; 0 for all (pydocs: 5000)."""
+    preset: str = "tiny"
+    """tiny, small, medium or large: the values below start from it."""
+    method: str = "bbb"
+    """lstm, dropout, variational-dropout, sgld, bbb or sharpened."""
+    seed: int = 0
+    """Of the weights, the noise and the dropout masks."""
+
+    # The model
+    hidden: int = 100
+    """Units of each LSTM layer and of the embedding."""
+    layers: int = 2
+    """LSTM layers."""
+    tied: bool = False
+    """Share the weights of embedding and softmax."""
+    dropout: float = 0.0
+    """Share of units dropped, for the dropout methods."""
+
+    # The optimisation
+    epochs: int = 10
+    """Passes over the training text."""
+    batch_size: int = 20
+    """Parallel streams of text, N."""
+    unroll: int = 35
+    """Steps of truncated backpropagation, T."""
+    lr: float = 1.0
+    """Learning rate of SGD on nats summed over time and averaged over streams."""
+    lr_decay: float = 1.0
+    """Factor on the learning rate each epoch after lr_hold."""
+    lr_hold: int = 1000
+    """Epochs at the full learning rate."""
+    clip: float = 5.0
+    """Longest gradient, over all trained parameters."""
+    patience: int = 0
+    """Stop after so many epochs without a better validation perplexity; 0 for never."""
+    init: str = "uniform"
+    """Where the weights start: uniform in +-init_scale, or fan-in (the authors' script)."""
+    init_scale: float = 0.1
+    """Bound of the uniform start."""
+
+    # The posterior: bbb and sharpened
+    prior: str = "mixture"
+    """mixture, row-mixture, normal (sigma1) or empirical."""
+    pi: float = 0.25
+    """Share of the wide component."""
+    log_sigma1: float = -1.0
+    """Log standard deviation of the wide component."""
+    log_sigma2: float = -7.0
+    """Log standard deviation of the narrow component."""
+    sigma_init: float = 0.02
+    """Where sigma starts; 0 for the authors' rule, a share of the prior's width."""
+
+    # Sharpening
+    sigma0: float = 0.02
+    """Standard deviation of theta around its sharpened centre."""
+    kappa_init: float = 0.5
+    """Where the learnt step starts; 1 is the first-order optimum."""
+    exact: bool = False
+    """Differentiate through the sharpening gradient too."""
+
+    # SGLD
+    sgld_prior_sigma: float = 1.0
+    """Standard deviation of the normal prior."""
+    sgld_samples: int = 10
+    """Latest weight samples to average over, one an epoch."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            expected = {"str": str, "int": int, "float": (int, float), "bool": bool}[
+                str(field.type)
+            ]
+            right = isinstance(value, expected) and (field.type == "bool") == isinstance(
+                value, bool
+            )
+            if not right:
+                raise ValueError(f"{field.name} = {value!r} must be of type {field.type}.")
+        for name, choices in _CHOICES.items():
+            _check_choice(name, getattr(self, name), choices)
+        for name in ("hidden", "layers", "epochs", "batch_size", "unroll", "sgld_samples"):
+            _check(name, getattr(self, name), getattr(self, name) >= 1, "must be at least 1")
+        for name in ("lr", "lr_decay", "clip", "init_scale", "sigma0", "sgld_prior_sigma"):
+            _check(name, getattr(self, name), getattr(self, name) > 0, "must be above 0")
+        for name in ("sigma_init", "vocabulary", "patience"):
+            _check(name, getattr(self, name), getattr(self, name) >= 0, "must be 0 or more")
+        _check("dropout", self.dropout, 0 <= self.dropout < 1, "must be at least 0 and below 1")
+        _check("pi", self.pi, 0 < self.pi < 1, "must lie strictly between 0 and 1")
+
+    def learning_rate(self, epoch: int) -> float:
+        """The rate in an epoch, the first being 0."""
+        return self.lr * self.lr_decay ** max(0, epoch + 1 - self.lr_hold)
+
+    def to_toml(self) -> str:
+        lines = [f"format = {FORMAT}"]
+        for name, value in asdict(self).items():
+            # JSON's strings, numbers and booleans are TOML's.
+            lines.append(f"{name} = {json.dumps(value, ensure_ascii=False)}")
+        return "\n".join(lines) + "\n"
+
+    @classmethod
+    def from_toml(cls, path: Path) -> Config:
+        try:
+            values = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ValueError(f"{path} is no valid TOML: {error}") from None
+        version = values.pop("format", None)
+        if version != FORMAT:
+            raise ValueError(
+                f"{path} is of format {version}; this version of bayesrnn reads format {FORMAT}. "
+                "Use the version that made the run."
+            )
+        return _from_values(values, str(path))
+
+
+def preset(name: str, method: str, **changes: Any) -> Config:
+    """A preset's values for a method, with changes on top."""
+    _check_choice("preset", name, PRESETS)
+    _check_choice("method", method, METHODS)
+    text = resources.files("bayesrnn").joinpath("presets", f"{name}.toml").read_text("utf-8")
+    values = tomllib.loads(text)
+    own = {m: values.pop(m, {}) for m in METHODS}
+    return _from_values(
+        {**values, **own[method], **changes, "preset": name, "method": method}, f"preset {name}"
+    )
+
+
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "preset": PRESETS,
+    "method": METHODS,
+    "init": ("uniform", "fan-in"),
+    "prior": ("mixture", "row-mixture", "normal", "empirical"),
+}
+
+
+def _from_values(values: dict[str, Any], source: str) -> Config:
+    known = {field.name: str(field.type) for field in fields(Config)}
+    for name in values:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else "."
+            raise ValueError(f"{source}: unknown setting {name!r}{hint}")
+    typed = {
+        k: float(v) if known[k] == "float" and type(v) is int else v for k, v in values.items()
+    }
+    return Config(**typed)
+
+
+def _check(name: str, value: object, holds: bool, rule: str) -> None:
+    if not holds:
+        raise ValueError(f"{name} = {value} {rule}.")
+
+
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        near = get_close_matches(value, choices, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise ValueError(f"unknown {name} {value!r}; {hint}there are {', '.join(choices)}.")

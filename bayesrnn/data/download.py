@@ -1,0 +1,51 @@
+"""Files fetched once: checked against their checksum, with progress, and whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+
+def download(url: str, path: Path, *, sha256: str | None = None, md5: str | None = None) -> Path:
+    """Fetch `url` to `path` unless it is already there; raise ValueError if the checksum is wrong."""
+    if path.exists():
+        return path
+    from rich.progress import Progress
+
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    digests = [(hashlib.sha256(), sha256), (hashlib.md5(usedforsecurity=False), md5)]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with (
+            urllib.request.urlopen(url, timeout=60) as response,
+            temporary.open("wb") as file,
+            Progress(transient=True) as progress,
+        ):
+            length = response.headers.get("Content-Length")
+            task = progress.add_task(
+                f"downloading {path.name}", total=int(length) if length else None
+            )
+            while chunk := response.read(1 << 16):
+                file.write(chunk)
+                for digest, _ in digests:
+                    digest.update(chunk)
+                progress.advance(task, len(chunk))
+        for digest, expected in digests:
+            if expected is not None and digest.hexdigest() != expected:
+                raise ValueError(
+                    f"{url} has the wrong checksum: {digest.name} {digest.hexdigest()}, expected "
+                    f"{expected}. Nothing was kept; check the address."
+                )
+        os.replace(temporary, path)
+    except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+        reason = getattr(error, "reason", error)
+        raise ValueError(
+            f"cannot download {url} ({reason}). Fetch the files by other means and give their folder "
+            "with --data."
+        ) from None
+    finally:
+        temporary.unlink(missing_ok=True)
+    return path

@@ -1,0 +1,105 @@
+"""The embedded corpus: the English prose inside every CPython.
+
+The topics of `help()` and the docstrings of the standard library, some 390,000 tokens; which ones
+exactly depends on the version of Python.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import sysconfig
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+
+# Not prose of the library: tests, other people's packages, and files made by machines.
+_SKIPPED = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "pydoc_data"}
+_WORD = re.compile(r"[a-z]+(?:'[a-z]+)?|\d+|[.,;:!?()]")
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
+_SHARES = {"train": 0.88, "valid": 0.06, "test": 0.06}
+_FEWEST_TOKENS = 100_000
+
+
+class PyDocs:
+    """Sentences of Python's own documentation, in lower case, numbers as N."""
+
+    name = "pydocs"
+
+    def lines(self, split: str) -> Iterator[list[str]]:
+        # Whole documents are held out, so that no sentence of a test document is trained on. Each
+        # goes to the split that is furthest behind its share of the tokens so far.
+        tokens = dict.fromkeys(_SHARES, 0)
+        for sentences in self._documents:
+            furthest = min(_SHARES, key=lambda name: tokens[name] / _SHARES[name])
+            tokens[furthest] += sum(len(words) + 1 for words in sentences)
+            if furthest == split:
+                yield from sentences
+
+    def fingerprint(self) -> str:
+        return f"{sys.version} {sum(len(s) for d in self._documents for s in d)}"
+
+    @cached_property
+    def _documents(self) -> list[list[list[str]]]:
+        texts = [*_topics(), *_docstrings()]
+        seen: set[tuple[str, ...]] = set()
+        documents = []
+        for text in texts:
+            sentences = []
+            for words in _sentences(text):
+                key = tuple(words)  # the same sentence stands in many docstrings: keep one
+                if len(words) >= 3 and key not in seen:
+                    seen.add(key)
+                    sentences.append(words)
+            if sentences:
+                documents.append(sentences)
+        tokens = sum(len(words) + 1 for sentences in documents for words in sentences)
+        if tokens < _FEWEST_TOKENS:
+            raise ValueError(
+                f"this Python has only {tokens} tokens of documentation inside (stripped of its "
+                "docstrings or topics); give a text of your own with --data, or use a full CPython."
+            )
+        return documents
+
+
+def _topics() -> list[str]:
+    try:
+        from pydoc_data.topics import topics
+    except ImportError:
+        return []
+    return [topics[name] for name in sorted(topics)]
+
+
+def _docstrings() -> Iterator[str]:
+    """One text for each file of the standard library: all its docstrings."""
+    root = Path(sysconfig.get_path("stdlib"))
+    for path in sorted(root.rglob("*.py")):
+        if _SKIPPED.intersection(path.relative_to(root).parts):
+            continue
+        try:
+            tree = ast.parse(path.read_bytes())
+        except (SyntaxError, OSError, ValueError):
+            continue
+        kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+        found = [ast.get_docstring(node) for node in ast.walk(tree) if isinstance(node, kinds)]
+        text = "\n\n".join(docstring for docstring in found if docstring)
+        if text:
+            yield text
+
+
+def _sentences(text: str) -> Iterator[list[str]]:
+    for paragraph in re.split(r"\n\s*\n", text):
+        if _is_code(paragraph):
+            continue
+        for sentence in _SENTENCE_END.split(" ".join(paragraph.split())):
+            words = _WORD.findall(sentence.lower())
+            yield ["N" if word.isdigit() else word for word in words]
+
+
+def _is_code(paragraph: str) -> bool:
+    """Examples, grammars and tables: fewer than two thirds of the characters are letters or spaces."""
+    if ">>>" in paragraph or "::=" in paragraph:
+        return True
+    plain = sum(character.isalpha() or character.isspace() for character in paragraph)
+    return 3 * plain < 2 * len(paragraph)

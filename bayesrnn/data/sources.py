@@ -1,0 +1,34 @@
+"""From the word after --data to a source of text."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from pathlib import Path
+
+from bayesrnn.data.corpus import Source
+
+NAMED = ("pydocs", "ptb", "wikitext-2")
+
+
+def find_source(data: str, cache: Path) -> Source:
+    """A source by name (pydocs, ptb, wikitext-2), or the text in a folder or file."""
+    if data == "pydocs":
+        from bayesrnn.data.pydocs import PyDocs
+
+        return PyDocs()
+    if data == "ptb":
+        from bayesrnn.data.ptb import penn_treebank
+
+        return penn_treebank(cache)
+    if data == "wikitext-2":
+        from bayesrnn.data.wikitext import wikitext2
+
+        return wikitext2(cache)
+    path = Path(data).expanduser()
+    if not path.exists():
+        near = get_close_matches(data, NAMED, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"use a path, or one of {', '.join(NAMED)}."
+        raise ValueError(f"--data {data}: no such file or folder; {hint}")
+    from bayesrnn.data.text import text_files
+
+    return text_files(path)

@@ -1,0 +1,44 @@
+"""Text from a model: one word after the other, each drawn from what the model expects."""
+
+from __future__ import annotations
+
+import torch
+from torch import Generator
+
+from bayesrnn.data.corpus import Vocabulary
+from bayesrnn.methods import Learner, at_rest
+from bayesrnn.prediction import evaluating
+
+
+@torch.no_grad()
+def generate(
+    learner: Learner,
+    vocabulary: Vocabulary,
+    prompt: list[str],
+    *,
+    words: int,
+    temperature: float = 1.0,
+    top_k: int = 0,
+    sample_weights: bool = False,
+    seed: int = 0,
+) -> list[str]:
+    """`words` words after the prompt, at the mean weights or at one sample of them; never `<unk>`."""
+    if temperature <= 0:
+        raise ValueError(f"temperature = {temperature} must be above 0.")
+    if top_k < 0 or words < 1:
+        raise ValueError(f"top-k = {top_k} must be 0 or more, and words = {words} at least 1.")
+    member = learner.members(1, seed)[0] if sample_weights else at_rest
+    generator = Generator().manual_seed(seed)
+    tokens = torch.tensor([vocabulary.end, *vocabulary.encode(prompt)])
+    written, state = [], None
+    with evaluating(learner.model):
+        while len(written) < words:
+            with member():
+                logits, state = learner.model(tokens[:, None], state)
+            scores = logits[-1, 0] / temperature
+            scores[vocabulary.unknown] = -torch.inf
+            if 0 < top_k < len(scores):
+                scores[scores < scores.topk(top_k).values[-1]] = -torch.inf
+            tokens = torch.multinomial(scores.softmax(-1), 1, generator=generator)
+            written.append(vocabulary.words[tokens.item()])  # type: ignore[index]
+    return written

@@ -1,0 +1,84 @@
+"""Perplexity of a text: at the mean, by Monte Carlo, sharpened, and each with dynamic evaluation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from bayesrnn.evaluation.scoring import Dynamic, Ensemble, Scorer, SharpenedBound, segments
+from bayesrnn.methods import Learner, SharpenedLearner
+
+WORDS_AT_ONCE = 4096
+"""A segment's size where nothing else decides it; its logits are WORDS_AT_ONCE x vocabulary."""
+
+
+@dataclass(frozen=True)
+class Perplexity:
+    """exp(nats per word) over a whole text."""
+
+    nats: float
+    words: int
+    is_bound: bool = False
+    """Whether it is an upper bound on perplexity, as it is for the sharpened posterior."""
+
+    @property
+    def value(self) -> float:
+        return math.exp(min(self.nats / self.words, 700))
+
+
+def perplexity(
+    learner: Learner,
+    tokens: Tensor,
+    *,
+    streams: int = 1,
+    samples: int = 0,
+    sharpened: bool = False,
+    dynamic_lr: float | None = None,
+    clip: float = 5.0,
+    steps: int | None = None,
+    seed: int = 0,
+    progress: Callable[[int], None] = lambda words: None,
+) -> Perplexity:
+    """The perplexity of `tokens`, whose first is context only.
+
+    Args:
+        streams: parallel stretches of the text; with 1 the state is carried from start to end.
+        samples: Monte Carlo samples to average over; 0 for the weights at rest.
+        sharpened: score each segment with the posterior sharpened on it.
+        dynamic_lr: the learning rate of dynamic evaluation; None for none.
+        steps: time steps of a segment, which dynamic evaluation and sharpening learn from at once.
+    """
+    scorer = make_scorer(learner, samples=samples, sharpened=sharpened, seed=seed)
+    adapting = (
+        Dynamic(learner, scorer, lr=dynamic_lr, clip=clip) if dynamic_lr is not None else None
+    )
+    if steps is None:
+        steps = 35 if adapting or sharpened else max(1, WORDS_AT_ONCE // streams)
+    nats, words = 0.0, 0
+    try:
+        for segment in segments(tokens, streams=streams, steps=steps):
+            scores = (adapting or scorer).score(segment)
+            nats -= scores.log_probs[segment.counted].double().sum().item()
+            nats += scores.kl_theta
+            count = int(segment.counted.sum())
+            words += count
+            progress(count)
+    finally:
+        if adapting is not None:
+            adapting.restore()
+    return Perplexity(nats, words, is_bound=sharpened)
+
+
+def make_scorer(learner: Learner, *, samples: int, sharpened: bool, seed: int) -> Scorer:
+    if samples < 0:
+        raise ValueError(f"samples = {samples}; use 0 for the mean weights, or 1 and more.")
+    if sharpened:
+        if not isinstance(learner, SharpenedLearner):
+            raise ValueError(
+                "this run was not trained with sharpening; use a run of --method sharpened."
+            )
+        return SharpenedBound(learner.sharpened, seed)
+    return Ensemble(learner.model, learner.members(samples, seed) if samples else None)

@@ -1,0 +1,169 @@
+"""Scoring text word by word: every word once, the state carried, one pass for all weight samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bayesrnn.methods import Learner, Member, at_rest
+from bayesrnn.prediction import evaluating
+from bayesrnn.sharpened import Sharpened
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A stretch of text for N streams: `y` is scored wherever `counted`; x and y are (T, N)."""
+
+    x: Tensor
+    y: Tensor
+    counted: Tensor
+
+
+@dataclass(frozen=True)
+class WordScores:
+    """What a model said of the words of a segment, each (T, N), in nats."""
+
+    log_probs: Tensor
+    entropy: Tensor | None = None
+    expected_entropy: Tensor | None = None
+    kl_theta: float = 0.0
+    """What sharpening on the segment costs, in nats for the whole of it; makes the score a bound."""
+
+
+class Scorer(Protocol):
+    """Scores consecutive segments of a text, carrying its own state from one to the next."""
+
+    def score(self, segment: Segment) -> WordScores: ...
+
+
+def segments(tokens: Tensor, *, streams: int, steps: int) -> Iterator[Segment]:
+    """A text (its first token is context only) as consecutive segments that cover each word once.
+
+    Each stream is a contiguous stretch of the text; the last may be shorter and is then padded.
+    """
+    words = len(tokens) - 1
+    if words < 1:
+        raise ValueError("there is no word to score.")
+    streams = min(streams, words)
+    length = -(-words // streams)
+    starts = torch.arange(streams) * length
+    for begin in range(0, length, steps):
+        time = torch.arange(begin, min(begin + steps, length))
+        place = time[:, None] + starts  # (T, N)
+        counted = place < words
+        place = place.clamp_max(words - 1)
+        yield Segment(tokens[place].long(), tokens[place + 1].long(), counted)
+
+
+class Ensemble:
+    """Averages the probabilities of a Monte Carlo ensemble, each member with its own state.
+
+    Without `members`, the model as it stands: the mean of a posterior, or the only weights there are.
+    """
+
+    def __init__(
+        self, model: nn.Module, members: list[Member] | None = None, *, details: bool = False
+    ) -> None:
+        self.model = model
+        self.members = members or [at_rest]
+        self.details = details
+        self.states: list[Any] = [None] * len(self.members)
+
+    @torch.no_grad()
+    def score(self, segment: Segment) -> WordScores:
+        log_probs = expected_entropy = None
+        with evaluating(self.model):
+            for index, member in enumerate(self.members):
+                with member():
+                    logits, self.states[index] = self.model(segment.x, self.states[index])
+                if self.details:
+                    each = logits.log_softmax(-1)  # (T, N, V)
+                    own = _entropy(each)
+                    expected_entropy = (
+                        own if expected_entropy is None else expected_entropy.add_(own)
+                    )
+                else:
+                    each = -F.cross_entropy(
+                        logits.flatten(0, 1), segment.y.flatten(), reduction="none"
+                    ).view(segment.y.shape)
+                log_probs = each if log_probs is None else torch.logaddexp(log_probs, each)
+        assert log_probs is not None
+        log_probs = log_probs - math.log(len(self.members))
+        if expected_entropy is None:
+            return WordScores(log_probs)
+        chosen = log_probs.gather(-1, segment.y[..., None]).squeeze(-1)
+        return WordScores(chosen, _entropy(log_probs), expected_entropy / len(self.members))
+
+
+class SharpenedBound:
+    """Scores each segment with the posterior sharpened on that same segment: a bound, by kl_theta."""
+
+    def __init__(self, sharpened: Sharpened, seed: int) -> None:
+        self.sharpened = sharpened
+        self.generator = torch.Generator(sharpened.kappa.device).manual_seed(seed)
+        self.state: Any = None
+
+    def score(self, segment: Segment) -> WordScores:
+        model = self.sharpened.posterior.model
+
+        def closure():
+            logits, state = model(segment.x, self.state)
+            nats = F.cross_entropy(logits.flatten(0, 1), segment.y.flatten(), reduction="none")
+            total = (nats * segment.counted.flatten()).sum() * self.sharpened.loss_scale
+            return total, nats, state
+
+        with evaluating(model):
+            bound = self.sharpened.bound(closure, generator=self.generator)
+        _, nats, self.state = bound.value
+        return WordScores(-nats.view(segment.y.shape), kl_theta=bound.kl_theta.item())
+
+
+class Dynamic:
+    """Dynamic evaluation: after a segment is scored, one SGD step on it (Mikolov et al., 2010).
+
+    The step is taken on the weights at rest, the posterior's means; a scorer that samples then samples
+    around the moved means. `restore` puts the weights back.
+    """
+
+    def __init__(self, learner: Learner, scorer: Scorer, *, lr: float, clip: float) -> None:
+        self.model = learner.model
+        self.scorer = scorer
+        self.lr = lr
+        self.clip = clip
+        self.state: Any = None
+        self._before = [parameter.detach().clone() for parameter in self.model.parameters()]
+
+    def score(self, segment: Segment) -> WordScores:
+        scores = self.scorer.score(segment)
+        self._adapt(segment)
+        return scores
+
+    def _adapt(self, segment: Segment) -> None:
+        parameters = list(self.model.parameters())
+        # cuDNN's RNNs cannot go backward in evaluation mode.
+        with evaluating(self.model), torch.backends.cudnn.flags(enabled=False), torch.enable_grad():
+            logits, state = self.model(segment.x, self.state)
+            nats = F.cross_entropy(logits.flatten(0, 1), segment.y.flatten(), reduction="none")
+            loss = (nats * segment.counted.flatten()).sum() / segment.x.shape[1]
+            grads = torch.autograd.grad(loss, parameters)
+        self.state = tuple(s.detach() for s in state)
+        norm = torch.nn.utils.get_total_norm(grads)
+        step = self.lr * min(1.0, self.clip / (norm.item() + 1e-6))
+        with torch.no_grad():
+            for parameter, grad in zip(parameters, grads, strict=True):
+                parameter.sub_(grad, alpha=step)
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        for parameter, before in zip(self.model.parameters(), self._before, strict=True):
+            parameter.copy_(before)
+
+
+def _entropy(log_probs: Tensor) -> Tensor:
+    return torch.special.entr(log_probs.exp()).sum(-1)

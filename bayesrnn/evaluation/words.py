@@ -1,0 +1,72 @@
+"""A text word by word: how likely each was, how open the question, how much the samples disagreed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from bayesrnn.data.corpus import END, Vocabulary
+from bayesrnn.evaluation.scoring import Ensemble, segments
+from bayesrnn.methods import Learner
+
+
+@dataclass(frozen=True)
+class ScoredWord:
+    """A word and what the model thought in its place, in nats."""
+
+    word: str
+    unknown: bool
+    """Whether it is not in the vocabulary: it is then scored as `<unk>`."""
+    surprise: float
+    """-log probability."""
+    entropy: float
+    mutual_information: float
+
+    def as_json(self) -> dict:
+        return asdict(self)
+
+
+def read_words(path: Path) -> list[list[str]]:
+    """The lines of a file, or of standard input for "-", as words."""
+    if str(path) != "-" and not path.is_file():
+        raise ValueError(f"{path}: no such file.")
+    raw = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+    try:
+        lines = [line.split() for line in raw.decode("utf-8").splitlines()]
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 ({error.reason} at byte {error.start}).") from None
+    lines = [line for line in lines if line]
+    if not lines:
+        raise ValueError(f"{path} has no words.")
+    return lines
+
+
+def score_words(
+    learner: Learner, vocabulary: Vocabulary, lines: list[list[str]], *, samples: int, seed: int
+) -> Iterator[ScoredWord]:
+    """Every word and line end, in order, each scored after all that stand before it."""
+    if samples < 0:
+        raise ValueError(f"samples = {samples}; use 0 for the mean weights, or 1 and more.")
+    words = [word for line in lines for word in [*line, END]]
+    if all(word not in vocabulary.index for line in lines for word in line):
+        raise ValueError(
+            "not one word of the text is in the run's vocabulary; is it the same language?"
+        )
+    tokens = torch.tensor([vocabulary.end, *vocabulary.encode(words)])
+    members = learner.members(samples, seed) if samples else None
+    scorer = Ensemble(learner.model, members, details=True)
+    position = 0
+    for segment in segments(tokens, streams=1, steps=1024):
+        scores = scorer.score(segment)
+        assert scores.entropy is not None
+        assert scores.expected_entropy is not None
+        columns = (scores.log_probs, scores.entropy, scores.expected_entropy)
+        for log_prob, entropy, expected in zip(*(c[:, 0].tolist() for c in columns), strict=True):
+            word = words[position]
+            known = word in vocabulary.index
+            yield ScoredWord(word, not known, -log_prob, entropy, max(entropy - expected, 0.0))
+            position += 1

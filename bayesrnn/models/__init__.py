@@ -1,0 +1,1 @@
+"""Plain modules that have never heard of Bayes."""

@@ -1,0 +1,39 @@
+"""Zaremba's LSTM language model (Zaremba, Sutskever and Vinyals, 2014)."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+State = tuple[Tensor, Tensor]
+
+
+class WordLM(nn.Module):
+    """Embedding, a stack of LSTMs, softmax; dropout on the non-recurrent connections only."""
+
+    def __init__(
+        self,
+        vocabulary: int,
+        hidden: int,
+        layers: int = 2,
+        dropout: float = 0.0,
+        tied: bool = False,
+    ) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, hidden)
+        self.lstm = nn.LSTM(hidden, hidden, layers, dropout=dropout if layers > 1 else 0.0)
+        self.dropout = nn.Dropout(dropout)
+        self.out = nn.Linear(hidden, vocabulary)
+        if tied:
+            self.out.weight = self.embedding.weight
+
+    def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        """Tokens (T, N) -> logits (T, N, V) of each next word, and the state after the last."""
+        output, after = self.lstm(self.dropout(self.embedding(x)), state)
+        return self.out(self.dropout(output)), after
+
+    def loss(self, x: Tensor, y: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        """Nats summed over time and averaged over the N streams, and the state after the last step."""
+        logits, after = self(x, state)  # (T, N, V)
+        nats = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="sum")
+        return nats / x.shape[1], after

@@ -1,0 +1,1 @@
+"""The loop, the run folder it writes, and its checkpoints."""

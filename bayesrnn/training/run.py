@@ -1,0 +1,128 @@
+"""A run folder: plain files that hold all a command needs to use a trained model.
+
+config.toml              every setting
+vocabulary.txt           one word a line, in the order of their numbers
+metrics.jsonl            one line every so many steps and one an epoch; the same on every repetition
+timing.jsonl             seconds and words of each epoch
+weights.safetensors      the weights with the best validation perplexity
+checkpoint.safetensors   the whole state of training, to resume from
+tensorboard/             the metrics once more, for TensorBoard
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bayesrnn.config import Config
+from bayesrnn.data.corpus import Vocabulary
+from bayesrnn.methods import Learner, make_learner
+from bayesrnn.storage import load_tensors, save_tensors, write_atomically
+
+
+@dataclass(frozen=True)
+class Run:
+    """A folder with a config and a vocabulary; the other files come as training goes on."""
+
+    folder: Path
+    config: Config
+    vocabulary: Vocabulary
+
+    @classmethod
+    def create(cls, folder: Path, config: Config, vocabulary: Vocabulary) -> Run:
+        """Begin a run in a folder that is new or empty."""
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise ValueError(
+                f"{folder} exists already; continue it with --resume, or name another with --run."
+            )
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            _write_text(folder / "config.toml", config.to_toml())
+            _write_text(folder / "vocabulary.txt", vocabulary.text())
+        except OSError as error:
+            raise ValueError(f"cannot write to {folder}: {error.strerror}.") from None
+        return cls(folder, config, vocabulary)
+
+    @classmethod
+    def open(cls, folder: Path) -> Run:
+        """A run that exists."""
+        if not (folder / "config.toml").is_file():
+            what = (
+                "holds no run (it has no config.toml)" if folder.is_dir() else "no such run folder"
+            )
+            raise ValueError(f"{folder}: {what}.")
+        config = Config.from_toml(folder / "config.toml")
+        return cls(folder, config, Vocabulary.read(folder / "vocabulary.txt"))
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.folder / "checkpoint.safetensors"
+
+    @property
+    def weights(self) -> Path:
+        return self.folder / "weights.safetensors"
+
+    @property
+    def metrics(self) -> Path:
+        return self.folder / "metrics.jsonl"
+
+    @property
+    def timing(self) -> Path:
+        return self.folder / "timing.jsonl"
+
+    def new_learner(self) -> Learner:
+        """The run's model and method, at their start."""
+        return make_learner(self.config, len(self.vocabulary))
+
+    def load_learner(self) -> Learner:
+        """The run's model and method, with the best weights so far."""
+        if not self.weights.exists():
+            raise ValueError(f"{self.folder} has no weights yet: its first epoch is not over.")
+        learner = self.new_learner()
+        state, _ = load_tensors(self.weights)
+        learner.load_state_dict(state)
+        return learner
+
+    def save_weights(self, learner: Learner) -> None:
+        save_tensors(self.weights, learner.state_dict(), learner.header())
+
+    def append_metrics(self, values: dict[str, Any]) -> None:
+        _append(self.metrics, values)
+
+    def append_timing(self, values: dict[str, Any]) -> None:
+        _append(self.timing, values)
+
+    def read_metrics(self, kind: str) -> list[dict[str, Any]]:
+        """The lines of one kind: "step" or "epoch"."""
+        return [line for line in _read_lines(self.metrics) if line["kind"] == kind]
+
+    def read_timing(self) -> list[dict[str, Any]]:
+        return _read_lines(self.timing)
+
+    def truncate_metrics(self, size: int) -> None:
+        """Forget what was measured after a checkpoint; it will be measured again."""
+        if not self.metrics.exists():
+            self.metrics.touch()
+        if self.metrics.stat().st_size < size:
+            raise ValueError(
+                f"{self.metrics} is shorter than at the last checkpoint; restore it, or start anew."
+            )
+        os.truncate(self.metrics, size)
+
+
+def _append(path: Path, values: dict[str, Any]) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(values) + "\n")
+
+
+def _read_lines(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def _write_text(path: Path, text: str) -> None:
+    write_atomically(path, lambda temporary: Path(temporary).write_text(text, encoding="utf-8"))
