@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -25,10 +26,13 @@ class FlatWeights:
     """
 
     def __init__(self, model: nn.Module, select: Select = None) -> None:
-        self.model = model
+        # torch.compile wraps a module in one whose names all begin with "_orig_mod."
+        self.model = model = getattr(model, "_orig_mod", model)
+        _check_model(model)
         tensors = _shared_tensors(model)
         chosen = _choose(tensors, select)
         _check_same_kind(chosen)
+        _check_references(model, chosen)
         self.layout = _lay_out(chosen)
         self._places = [tensor.places for tensor in chosen]
         self._names = _all_names(model, chosen)
@@ -41,35 +45,58 @@ class FlatWeights:
     def bind(self) -> None:
         """Put the views into the model. Until then the model is untouched."""
         for parameter, places in zip(self.parameters, self._places, strict=True):
+            setattr(parameter, _MARK, True)
             for place in places:
                 # Never `p.data = view`: autograd would not notice a change of the weights between
                 # forward and backward. A new Parameter shares the flat vector's version counter.
                 setattr(place.module, place.attribute, parameter)
 
     def rest(self) -> Iterator[nn.Parameter]:
-        """The model's trainable parameters that are not in the flat vector."""
-        bound = {id(parameter) for parameter in self.parameters}
+        """The model's trainable parameters that belong to no flat vector."""
         for parameter in self.model.parameters():
-            if parameter.requires_grad and id(parameter) not in bound:
+            if parameter.requires_grad and not hasattr(parameter, _MARK):
                 yield parameter
 
     def rest_state(self) -> dict[str, Tensor]:
         """The model's state_dict without the bound weights: buffers and ordinary parameters."""
-        state = self.model.state_dict()
-        return {k: v for k, v in state.items() if k not in self._names and isinstance(v, Tensor)}
+        rest = {k: v for k, v in self.model.state_dict().items() if k not in self._names}
+        for name, value in rest.items():
+            if not isinstance(value, Tensor):
+                raise ValueError(
+                    f"the model's state {name!r} is a {type(value).__name__}, not a tensor; only "
+                    "tensors can be saved. Return one from get_extra_state."
+                )
+        return rest
 
     def check(self) -> None:
         """Raise if a parameter of the model is no longer the view it was bound to."""
         for slot, places, bound in zip(self.layout, self._places, self.parameters, strict=True):
             for place in places:
-                current = place.module._parameters.get(place.attribute)
+                owner = _submodule(self.model, place.name)
+                current = None if owner is None else owner._parameters.get(place.attribute)
                 if current is not bound or bound.data_ptr() != self._address(slot):
                     raise ValueError(
-                        f"the weight {place.name!r} no longer belongs to this posterior: the model "
-                        "was moved, converted, copied or had weights assigned after wrapping "
-                        "(.to(), .double(), deepcopy, load_state_dict(assign=True)). "
-                        "Do that first, then make the Posterior."
+                        f"the weight {place.name!r} no longer belongs to this posterior: after wrapping, "
+                        "the model was moved, converted or copied, a layer or weight was replaced "
+                        "(.to(), .double(), deepcopy, load_state_dict(assign=True)), or another "
+                        "Posterior took it. Do that first, then make the Posterior."
                     )
+                if not bound.requires_grad:
+                    raise ValueError(
+                        f"the weight {place.name!r} was frozen after wrapping. Freeze it before, or leave "
+                        "it out with select=."
+                    )
+
+    @contextmanager
+    def own_grads(self) -> Iterator[None]:
+        """Inside the block the weights start without gradients; after it they have those from before."""
+        before = [parameter.grad for parameter in self.parameters]
+        self.clear_grad()
+        try:
+            yield
+        finally:
+            for parameter, grad in zip(self.parameters, before, strict=True):
+                parameter.grad = grad
 
     def gather_grad(self) -> Tensor | None:
         """The gradients of all bound weights as one vector; a missing one is zeros.
@@ -91,7 +118,7 @@ class FlatWeights:
         """One tensor for each slot as a vector; a missing one is zeros."""
         return torch.cat(
             [
-                self.flat.new_zeros(slot.size) if tensor is None else tensor.detach().reshape(-1)
+                self.flat.new_zeros(slot.size) if tensor is None else _dense(tensor).reshape(-1)
                 for slot, tensor in zip(self.layout, tensors, strict=True)
             ]
         )
@@ -102,6 +129,9 @@ class FlatWeights:
 
     def _address(self, slot: Slot) -> int:
         return self.flat.data_ptr() + slot.offset * self.flat.element_size()
+
+
+_MARK = "_bayesrnn_bound"
 
 
 @dataclass(frozen=True)
@@ -240,8 +270,63 @@ def _kind(tensor: _SharedTensor) -> Kind:
 
 
 def _padding_row(tensor: _SharedTensor) -> int | None:
-    """The row that stays fixed; none if the weight also serves elsewhere and is trained there."""
-    if len(tensor.places) != 1:
-        return None
-    row = getattr(tensor.places[0].module, "padding_idx", None)
-    return row if isinstance(row, int) and tensor.parameter.dim() == 2 else None
+    """The row that stays fixed; none if the weight also serves where that row is trained."""
+    rows = {
+        place.module.padding_idx
+        if isinstance(place.module, nn.Embedding | nn.EmbeddingBag)
+        else None
+        for place in tensor.places
+    }
+    return rows.pop() if len(rows) == 1 else None
+
+
+def _submodule(model: nn.Module, name: str) -> nn.Module | None:
+    """The module that holds the parameter of this name now."""
+    owner: nn.Module | None = model
+    for part in name.split(".")[:-1]:
+        owner = None if owner is None else owner._modules.get(part)
+    return owner
+
+
+def _dense(tensor: Tensor) -> Tensor:
+    tensor = tensor.detach()
+    return tensor.to_dense() if tensor.is_sparse else tensor
+
+
+def _check_model(model: nn.Module) -> None:
+    if not isinstance(model, nn.Module):
+        got = (
+            f"the class {model.__name__}; call it"
+            if isinstance(model, type)
+            else type(model).__name__
+        )
+        raise ValueError(f"model must be an nn.Module; got {got}.")
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        raise ValueError(
+            "model is a DistributedDataParallel, which would average gradients before they meet their "
+            "noise. Wrap the bare module, and average posterior.mu.grad and posterior.rho.grad."
+        )
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None:
+            raise ValueError(
+                f"the embedding {name!r} has max_norm, which changes its weights in the forward pass; "
+                "build it without."
+            )
+
+
+def _check_references(model: nn.Module, chosen: list[_SharedTensor]) -> None:
+    """Raise if a module keeps a chosen parameter in a plain list or dict, where it cannot be replaced."""
+    wanted = {id(tensor.parameter): tensor.name for tensor in chosen}
+    for prefix, module in model.named_modules():
+        for attribute, value in vars(module).items():
+            if attribute.startswith("_"):
+                continue
+            if not isinstance(value, dict | list | tuple):
+                continue
+            for item in value.values() if isinstance(value, dict) else value:
+                if id(item) in wanted:
+                    raise ValueError(
+                        f"{prefix or 'the model'} keeps the weight {wanted[id(item)]!r} in the plain "
+                        f"{type(value).__name__} {attribute!r} too, where it cannot be sampled; look it up "
+                        "by attribute instead, or use nn.ParameterList."
+                    )

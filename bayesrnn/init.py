@@ -28,6 +28,7 @@ def proportional(fraction: float = 0.1, *, floor: float = 1e-3) -> SigmaRule:
 
     The default. It suits a fresh network and one already trained; tensors of zeros get `floor`.
     """
+    _check_positive(fraction=fraction, floor=floor)
 
     def rule(slot: Slot, mu: Tensor, prior: object, generator: Generator | None) -> Tensor:
         return (fraction * mu.square().mean().sqrt()).clamp_min(floor).expand_as(mu)
@@ -37,6 +38,7 @@ def proportional(fraction: float = 0.1, *, floor: float = 1e-3) -> SigmaRule:
 
 def per_weight(fraction: float = 0.1, *, floor: float = 1e-3) -> SigmaRule:
     """sigma = fraction * |mu|, weight by weight, for a network already trained."""
+    _check_positive(fraction=fraction, floor=floor)
     return lambda slot, mu, prior, generator: (fraction * mu.abs()).clamp_min(floor)
 
 
@@ -45,6 +47,7 @@ def from_prior(scale: float = 1.0) -> SigmaRule:
 
     p is the prior's standard deviation. This is the rule of the paper's authors' own script.
     """
+    _check_positive(scale=scale)
 
     def rule(slot: Slot, mu: Tensor, prior: object, generator: Generator | None) -> Tensor:
         stddev = getattr(prior, "stddev", None)
@@ -61,9 +64,10 @@ def from_prior(scale: float = 1.0) -> SigmaRule:
 
 @torch.no_grad()
 def uniform_(model: nn.Module, bound: float, *, generator: Generator | None = None) -> None:
-    """Every parameter uniform in [-bound, bound], as in Zaremba et al. (2014)."""
+    """Every parameter uniform in [-bound, bound], as in Zaremba et al. (2014); padding rows 0."""
     for parameter in model.parameters():
         parameter.uniform_(-bound, bound, generator=generator)
+    _zero_padding_rows(model)
 
 
 @torch.no_grad()
@@ -74,18 +78,38 @@ def fan_in_(model: nn.Module, *, generator: Generator | None = None) -> None:
     """
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
-            if isinstance(module, nn.Embedding):
+            if isinstance(module, nn.Embedding | nn.EmbeddingBag):
                 parameter.normal_(generator=generator)
             elif isinstance(module, nn.RNNBase | nn.RNNCellBase):
-                layer_input = module.input_size if name.endswith(("_l0", "_ih", "_hh")) else None
-                width = layer_input or module.hidden_size
-                _truncated_normal_(parameter, width + module.hidden_size, generator)
+                _truncated_normal_(parameter, _recurrent_fan_in(module, name), generator)
             elif parameter.dim() >= 2:
                 _truncated_normal_(parameter, parameter[0].numel(), generator)
             elif isinstance(module, nn.Linear):
                 parameter.zero_()
+    _zero_padding_rows(model)
+
+
+def _recurrent_fan_in(module: nn.Module, name: str) -> int:
+    """Inputs and state of the layer and direction that a recurrent parameter belongs to."""
+    suffix = (
+        name.split("_", 2)[2] if name.count("_") >= 2 else ""
+    )  # "l0", "l1_reverse", "" for a cell
+    weights = [f"weight_{kind}_{suffix}" if suffix else f"weight_{kind}" for kind in ("ih", "hh")]
+    return sum(module.get_parameter(weight).shape[1] for weight in weights)
+
+
+def _zero_padding_rows(model: nn.Module) -> None:
+    for module in model.modules():
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.padding_idx is not None:
+            module.weight[module.padding_idx] = 0
 
 
 def _truncated_normal_(parameter: Tensor, fan_in: int, generator: Generator | None) -> None:
     std = 1 / math.sqrt(fan_in)
     nn.init.trunc_normal_(parameter, std=std, a=-2 * std, b=2 * std, generator=generator)
+
+
+def _check_positive(**values: float) -> None:
+    for name, value in values.items():
+        if not value > 0:
+            raise ValueError(f"sigma_init: {name}={value} must be above 0.")

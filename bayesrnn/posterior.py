@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,10 +21,11 @@ from bayesrnn.variational.layout import Layout
 from bayesrnn.variational.priors import EmpiricalNormal, Prior, RowScaleMixture
 
 FORMAT = "bayesrnn-posterior-1"
+IDLE_ACCUMULATIONS = 200
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Draw:
     """One sample of the weights, theta = mu + sigma * eps, by what it was made of."""
 
@@ -31,6 +33,8 @@ class Draw:
     sigma: Tensor
     mean_changes: int
     """How often the mean had been changed when this was drawn; the draw is of that mean only."""
+    g: Tensor | None = None
+    """The gradient of the loss at theta, once the block of `sample()` has ended."""
 
 
 class Posterior:
@@ -62,6 +66,8 @@ class Posterior:
                 tensor's root mean square.
             generator: the randomness of `sigma_init`, for rules that have any.
         """
+        if isinstance(prior, type):
+            raise ValueError(f"prior is the class {prior.__name__}; give its parameters.")
         if not callable(getattr(prior, "log_prob", None) or getattr(prior, "bind", None)):
             raise ValueError(f"prior={prior!r} has no log_prob(theta) method.")
         self.model = model
@@ -76,7 +82,9 @@ class Posterior:
 
         self._mean: Tensor | None = None  # a copy of mu while the model holds something else
         self._own_writes = 0
-        self._last_draw: Draw | None = None
+        self._unused: Draw | None = None  # the last draw with a gradient, until that is accumulated
+        self._idle = 0  # accumulations since the mean last changed
+        self._seen_changes = 0
 
     @property
     def layout(self) -> Layout:
@@ -97,15 +105,18 @@ class Posterior:
         Call `loss.backward()` inside it, and `accumulate_grad` and the optimiser after it.
         """
         draw = self.draw(generator=generator)
-        if self._mean is None:
-            self.weights.clear_grad()
-        with self.place(self.theta(draw)):
+        with self.weights.own_grads(), self.place(self.theta(draw)):
             yield draw
+            if draw.g is None:
+                draw.g = self.weights.gather_grad()
+        if draw.g is not None and self._mean is None:
+            self._warn_if_unused()
+            self._unused = draw
 
     @contextmanager
     def mean(self) -> Iterator[None]:
         """Inside the block the model holds mu, whatever it held outside."""
-        with self.place(self._current_mu()):
+        with self.place(self.current_mu()):
             yield
 
     def accumulate_grad(self, draw: Draw, *, kl_weight: float) -> None:
@@ -115,14 +126,16 @@ class Posterior:
         share of the KL that this minibatch pays (`Cuts.kl_weight` computes it).
         """
         check_kl_weight(kl_weight)
-        self._check_latest(draw)
-        g = self.weights.gather_grad()
+        self._check_current(draw)
+        g = draw.g if draw.g is not None else self._gather_inside(draw)
         if g is None:
             raise ValueError(
-                "no Bayesian weight has a gradient: call loss.backward() inside the "
+                "this draw has no gradient: call loss.backward() inside the "
                 "`with posterior.sample() as draw:` block, and accumulate each draw once."
             )
+        self._warn_if_idle()
         self.accumulate(draw, g, kl_weight=kl_weight)
+        draw.g = self._unused = None
 
     def backward(
         self, closure: Callable[[], T], *, kl_weight: float, generator: Generator | None = None
@@ -131,6 +144,7 @@ class Posterior:
 
         Returns what the closure returned. One optimiser step's gradients in one call.
         """
+        check_closure(closure)
         with self.sample(generator=generator) as draw:
             value = closure()
             loss_of(value).backward()
@@ -147,15 +161,15 @@ class Posterior:
     @torch.no_grad()
     def snr(self) -> Tensor:
         """|mu| / sigma for every weight; infinite for padding rows, which carry no noise."""
-        ratio = gaussian.signal_to_noise(self._current_mu(), gaussian.sigma_from_rho(self.rho))
+        ratio = gaussian.signal_to_noise(self.current_mu(), gaussian.sigma_from_rho(self.rho))
         return self._fill_fixed(ratio, math.inf)
 
     @torch.no_grad()
     def kl(self, draw: Draw | None = None) -> Tensor:
-        """KL[q || p] in nats: exact, or the one-sample estimate log q(theta) - log p(theta)."""
+        """KL[q || p] in nats: by closed form or quadrature, or from one draw, log q - log p at theta."""
         if draw is None:
             return self.kl_per_weight().sum()
-        self._check_latest(draw)
+        self._check_current(draw)
         log_q = self.zero_fixed(gaussian.log_prob_at_noise(draw.sigma, draw.eps))
         log_p = self.fitted_prior().log_prob(self.theta(draw))
         if log_p.shape == log_q.shape:
@@ -164,8 +178,11 @@ class Posterior:
 
     @torch.no_grad()
     def kl_per_weight(self) -> Tensor:
-        """The exact KL[q || p] of each weight in nats, for priors that treat weights apart."""
-        mu, sigma = self._current_mu(), gaussian.sigma_from_rho(self.rho)
+        """KL[q || p] of each weight in nats, for priors that treat weights apart.
+
+        Exact for normal priors; to some 1e-7 for the mixture; by Gauss-Hermite quadrature for others.
+        """
+        mu, sigma = self.current_mu(), gaussian.sigma_from_rho(self.rho)
         expected = priors.expected_log_prob(self.fitted_prior(), mu, sigma)
         return self.zero_fixed(-gaussian.entropy(sigma) - expected)
 
@@ -187,7 +204,8 @@ class Posterior:
 
     def state_dict(self) -> dict[str, Tensor]:
         """mu and rho by weight name, and the model's other parameters and buffers."""
-        return _state_of(self.weights, self._current_mu(), self.rho.detach())
+        self.weights.check()
+        return _state_of(self.weights, self.current_mu(), self.rho.detach())
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Copy a `state_dict` in. Names and shapes are checked first; on error nothing changes."""
@@ -242,10 +260,20 @@ class Posterior:
                 )
             prior = priors.from_config(header["prior"])
         ours = {k: v for k, v in state.items() if k.startswith(("mu.", "rho.", "model."))}
-        trainable = {name for name, p in model.named_parameters() if p.requires_grad}
+        model_inside = getattr(model, "_orig_mod", model)
+        trainable = {name for name, p in model_inside.named_parameters() if p.requires_grad}
+        known = {name for name, _ in model_inside.named_parameters()}
         for name in header["select"]:
+            if name not in known:
+                raise ValueError(
+                    f"{source} has weights {name!r}; this model has none of that name, but "
+                    f"{', '.join(sorted(known)[:6])}. Build the architecture it was saved with."
+                )
             if name not in trainable:
-                raise ValueError(f"{source} has weights {name!r}, which this model cannot train.")
+                raise ValueError(
+                    f"{source} has Bayesian weights {name!r}, which are frozen in this model; call "
+                    "requires_grad_(True) before loading."
+                )
 
         def select(name: str, _: nn.Parameter) -> bool:
             return name in header["select"]
@@ -265,14 +293,16 @@ class Posterior:
         eps = torch.randn(
             self.rho.shape, generator=generator, dtype=self.rho.dtype, device=self.rho.device
         )
-        draw = Draw(self.zero_fixed(eps), gaussian.sigma_from_rho(self.rho), self._mean_changes())
-        self._last_draw = draw
-        return draw
+        return Draw(self.zero_fixed(eps), gaussian.sigma_from_rho(self.rho), self._mean_changes())
+
+    def current_mu(self) -> Tensor:
+        """mu, also while the model holds something else."""
+        return self.mu.detach() if self._mean is None else self._mean
 
     @torch.no_grad()
     def theta(self, draw: Draw) -> Tensor:
         """The weights of a draw, a flat vector."""
-        return gaussian.reparameterise(self._current_mu(), draw.sigma, draw.eps)
+        return gaussian.reparameterise(self.current_mu(), draw.sigma, draw.eps)
 
     @contextmanager
     def place(self, theta: Tensor) -> Iterator[None]:
@@ -286,6 +316,7 @@ class Posterior:
         self._write(theta)
         try:
             yield
+            self.weights.check()
             changed = self._mean_changes() != before
         finally:
             self._write(held)
@@ -312,31 +343,55 @@ class Posterior:
     def fitted_prior(self) -> Prior:
         """The prior, its learnt hyper-parameters brought up to date with q."""
         return priors.fit(
-            self._bound_prior, self._current_mu(), gaussian.sigma_from_rho(self.rho.detach())
+            self._bound_prior, self.current_mu(), gaussian.sigma_from_rho(self.rho.detach())
         )
 
     # ------------------------------------------------------------------ helpers
-
-    def _current_mu(self) -> Tensor:
-        return self.mu.detach() if self._mean is None else self._mean
 
     @torch.no_grad()
     def _write(self, theta: Tensor) -> None:
         before = self.mu._version
         self.mu.copy_(theta)
         self._own_writes += self.mu._version - before
+        # Autocast keeps low-precision copies of weights until its region ends; they are stale now.
+        torch.clear_autocast_cache()
 
     def _mean_changes(self) -> int:
         """How often anyone but this class has written to the flat vector."""
         return self.mu._version - self._own_writes
 
-    def _check_latest(self, draw: Draw) -> None:
-        if draw is not self._last_draw:
-            raise ValueError("this is not the latest draw; use each draw before the next sample().")
+    def _gather_inside(self, draw: Draw) -> Tensor | None:
+        """The gradient of a draw whose block has not ended yet."""
+        inside = self._mean is not None and torch.equal(self.mu.detach(), self.theta(draw))
+        return self.weights.gather_grad() if inside else None
+
+    def _check_current(self, draw: Draw) -> None:
+        if not isinstance(draw, Draw) or draw.eps.shape != self.rho.shape:
+            raise ValueError("this is no draw of this posterior; use what its sample() gave.")
         if draw.mean_changes != self._mean_changes():
             raise ValueError(
                 "the mean has changed since this draw was made; call accumulate_grad or kl(draw) "
                 "before optimizer.step()."
+            )
+
+    def _warn_if_unused(self) -> None:
+        if self._unused is not None:
+            warnings.warn(
+                "the gradient of the last draw was never used; call accumulate_grad(draw) after each block.",
+                stacklevel=5,
+            )
+
+    def _warn_if_idle(self) -> None:
+        """Gradients pile up: most likely the optimiser was given the model's parameters, the views."""
+        changes = self._mean_changes()
+        idle = changes == self._seen_changes and self.mu.grad is not None
+        self._idle = self._idle + 1 if idle else 1
+        self._seen_changes = changes
+        if self._idle == IDLE_ACCUMULATIONS:
+            warnings.warn(
+                f"{IDLE_ACCUMULATIONS} gradients were accumulated and the mean has not moved: the optimiser "
+                "must be given posterior.parameters(), not model.parameters().",
+                stacklevel=4,
             )
 
     def _fill_fixed(self, vector: Tensor, value: float) -> Tensor:
@@ -356,6 +411,11 @@ def loss_of(value: Any) -> Tensor:
     return loss
 
 
+def check_closure(closure: object) -> None:
+    if not callable(closure):
+        raise ValueError(f"pass a function that computes the loss, not a {type(closure).__name__}.")
+
+
 def add_grad(parameter: nn.Parameter, gradient: Tensor) -> None:
     """Add to `.grad`, as backward does."""
     if parameter.grad is None:
@@ -370,6 +430,11 @@ def check_state(expected: Mapping[str, Tensor], given: Mapping[str, Tensor], sou
         if name not in given:
             raise ValueError(
                 f"{source} has no {name!r}: it belongs to another architecture or selection."
+            )
+        if given[name].dtype != expected[name].dtype:
+            raise ValueError(
+                f"{source}: {name!r} is {given[name].dtype}, the model has {expected[name].dtype}. "
+                "Convert the model before loading, with model.to(dtype)."
             )
         if given[name].shape != expected[name].shape:
             raise ValueError(
@@ -411,18 +476,27 @@ def _initial_sigma(
         rule = init.proportional()
     elif callable(sigma_init):
         rule = sigma_init
-    else:
+    elif isinstance(sigma_init, int | float):
         rule = init.constant(float(sigma_init))
+    else:
+        raise ValueError(f"sigma_init={sigma_init!r}; give a number or a rule of bayesrnn.init.")
     parts = []
     for slot in weights.layout:
         mu = weights.flat[slot.span].view(slot.shape)
         sigma = rule(slot, mu, prior, generator)
-        _check_sigma(slot.name, sigma)
-        parts.append(sigma)
+        if not isinstance(sigma, Tensor) or sigma.shape != mu.shape:
+            raise ValueError(
+                f"sigma_init gives {slot.name!r} no tensor of its shape {slot.shape}; a rule takes "
+                "(slot, mu, prior, generator), such as init.proportional(0.1)."
+            )
+        _check_sigma(slot.name, mu, sigma)
+        parts.append(sigma.to(mu))
     return weights.flatten(parts)
 
 
-def _check_sigma(name: str, sigma: Tensor) -> None:
+def _check_sigma(name: str, mu: Tensor, sigma: Tensor) -> None:
+    if not torch.isfinite(mu).all():
+        raise ValueError(f"the weight {name!r} holds nan or infinite values; wrap a sound model.")
     if not (torch.isfinite(sigma).all() and (sigma > 0).all()):
         raise ValueError(
             f"sigma_init gives {name!r} a standard deviation that is not positive and "
@@ -431,8 +505,9 @@ def _check_sigma(name: str, sigma: Tensor) -> None:
 
 
 def check_kl_weight(kl_weight: float) -> None:
-    if not (kl_weight >= 0 and math.isfinite(kl_weight)):
+    is_number = isinstance(kl_weight, int | float) and not isinstance(kl_weight, bool)
+    if not (is_number and kl_weight >= 0 and math.isfinite(kl_weight)):
         raise ValueError(
-            f"kl_weight={kl_weight} must be a finite number, 0 or more: the share of the KL that "
+            f"kl_weight={kl_weight!r} must be a finite number, 0 or more: the share of the KL that "
             "this minibatch pays, such as Cuts.kl_weight."
         )

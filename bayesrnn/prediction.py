@@ -73,6 +73,12 @@ def predict(
     entropy_sum: Tensor | None = None
     last_states = []
     for logits, state in _outputs(posterior, inputs, samples, seed, states, read):
+        if logits.dim() < 2 or logits.shape[-1] < 2:
+            raise ValueError(
+                f"the model returned logits of shape {tuple(logits.shape)}; they must be (..., classes) "
+                "with two classes or more. For one logit z use read=lambda z: torch.stack([0 * z, z], -1); "
+                "for real values predict_values."
+            )
         log_probs = torch.log_softmax(logits, dim=-1)
         entropy = _entropy(log_probs)
         log_sum = log_probs if log_sum is None else torch.logaddexp(log_sum, log_probs)
@@ -104,6 +110,7 @@ def predict_values(
     for count, (value, variance, state) in enumerate(
         _outputs(posterior, inputs, samples, seed, states, read, parts=3), start=1
     ):
+        _check_variance(value, variance)
         if mean is None:
             mean, spread, aleatoric = value, torch.zeros_like(value), variance
         else:  # Welford's running mean and sum of squared deviations
@@ -115,6 +122,19 @@ def predict_values(
     assert mean is not None
     epistemic = spread / max(len(last_states) - 1, 1)
     return Values(mean, torch.as_tensor(aleatoric).expand_as(mean), epistemic, tuple(last_states))
+
+
+def _check_variance(mean: Tensor, variance: object) -> None:
+    if not isinstance(variance, Tensor) or variance.shape != mean.shape:
+        got = tuple(variance.shape) if isinstance(variance, Tensor) else type(variance).__name__
+        raise ValueError(
+            f"beside a mean of shape {tuple(mean.shape)} stands a variance of {got}. Return (mean, variance) "
+            "or (mean, variance, state), or use read= to make one of these."
+        )
+    if (variance < 0).any():
+        raise ValueError(
+            f"a variance is {variance.min().item():g}; return the variance, not its logarithm nor a state."
+        )
 
 
 def sample_generators(samples: int, seed: int, device: torch.device) -> list[Generator]:
@@ -133,8 +153,11 @@ def _outputs(
     parts: int = 2,
 ) -> Iterator[tuple[Any, ...]]:
     """What the model returns for each weight sample, padded with zeros and None to `parts`."""
-    if samples < 0:
-        raise ValueError(f"samples={samples}; use 0 for the mean weights, or 1 and more.")
+    if not isinstance(posterior, Posterior):
+        hint = "; use its .posterior" if hasattr(posterior, "posterior") else ""
+        raise ValueError(f"predict needs a Posterior; got a {type(posterior).__name__}{hint}.")
+    if not isinstance(samples, int) or samples < 0:
+        raise ValueError(f"samples={samples!r}; use 0 for the mean weights, or 1 and more.")
     count = max(samples, 1)
     if states is not None and len(states) != count:
         raise ValueError(f"{len(states)} states for {count} samples; pass those of the last call.")
@@ -142,7 +165,7 @@ def _outputs(
     with torch.no_grad(), evaluating(posterior.model):
         for s in range(count):
             weights = posterior.sample(generator=generators[s]) if samples else posterior.mean()
-            with weights:
+            with weights:  # each sample with weights of its own, the same for the whole sequence
                 state = () if states is None else (states[s],)
                 output = posterior.model(*inputs, *state)
                 output = read(output) if read is not None else output
@@ -150,16 +173,15 @@ def _outputs(
 
 
 def _padded(output: Any, parts: int) -> tuple[Any, ...]:
+    got = f"a {type(output).__name__}"
     output = output if isinstance(output, tuple) else (output,)
-    if len(output) > parts or not isinstance(output[0], Tensor):
+    if not 1 <= len(output) <= parts or not isinstance(output[0], Tensor):
         shape = (
             "logits or (logits, state)"
             if parts == 2
             else "mean, (mean, variance) or (mean, variance, state)"
         )
-        raise ValueError(
-            f"the model returned {len(output)} parts; use read= to turn them into {shape}."
-        )
+        raise ValueError(f"the model returned {got}; use read= to turn it into {shape}.")
     defaults = (None,) if parts == 2 else (torch.zeros_like(output[0]), None)
     return (*output, *defaults[len(output) - 1 :])
 

@@ -12,7 +12,14 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Generator, Tensor, nn
 
-from bayesrnn.posterior import Posterior, add_grad, check_kl_weight, copy_state, loss_of
+from bayesrnn.posterior import (
+    Posterior,
+    add_grad,
+    check_closure,
+    check_kl_weight,
+    copy_state,
+    loss_of,
+)
 from bayesrnn.storage import load_tensors, save_tensors
 from bayesrnn.variational import sharpening
 
@@ -57,6 +64,8 @@ class Sharpened:
             kappa_init: where kappa starts.
             exact: also differentiate through g_phi. Costs a Hessian-vector product a step.
         """
+        if not isinstance(posterior, Posterior):
+            raise ValueError(f"Sharpened needs a Posterior; got a {type(posterior).__name__}.")
         for name, value in [("loss_scale", loss_scale), ("sigma0", sigma0)]:
             if not (value > 0 and math.isfinite(value)):
                 raise ValueError(f"Sharpened: {name}={value} must be a positive, finite number.")
@@ -88,16 +97,17 @@ class Sharpened:
         each time; what it returned at theta, a loss or a tuple that begins with one, is returned.
         """
         check_kl_weight(kl_weight)
+        check_closure(closure)
         posterior = self.posterior
-        rng = _rng_state(posterior.rho.device) if self.exact else None
         draw = posterior.draw(generator=generator)
         phi, eta = posterior.theta(draw), self.eta
+        rng = _rng_state(posterior.rho.device) if self.exact else None
         g_phi = self._gradient_at(phi, closure)
-        with posterior.place(self._sharpen(phi, g_phi, generator)):
-            posterior.weights.clear_grad()
+        theta = self._sharpen(phi, g_phi, eta, generator)
+        with posterior.weights.own_grads(), posterior.place(theta):
             value = closure()
             loss_of(value).backward()
-        g_theta = posterior.weights.gather_grad()
+            g_theta = posterior.weights.gather_grad()
         assert g_theta is not None  # the first pass has shown that the loss reaches the weights
         at = (g_theta, g_phi, eta, self.sigma0, self.loss_scale)
         g_through = g_theta
@@ -115,21 +125,26 @@ class Sharpened:
         closure: Callable[[], T],
         *,
         sample_phi: bool = False,
+        loss_scale: float | None = None,
         generator: Generator | None = None,
     ) -> Bound[T]:
         """Score a minibatch with q(theta | phi, (x, y)), at the mean phi or at a sampled one.
 
-        exp((nats + kl_theta) / words) is an upper bound on perplexity, since theta has seen the
-        words. To predict with q(phi) instead, use the posterior itself: no bound, no KL.
+        exp((nats + kl_theta) / words) is an upper bound on perplexity, since theta has seen the words.
+        `loss_scale` is that of the closure's loss, where it is not the one of training. To predict
+        with q(phi) instead, use the posterior itself: no bound, no KL.
         """
         posterior = self.posterior
-        phi = posterior.theta(posterior.draw(generator=generator)) if sample_phi else posterior.mu
-        phi = phi.detach().clone()
+        if sample_phi:
+            phi = posterior.theta(posterior.draw(generator=generator))
+        else:
+            phi = posterior.current_mu().clone()
+        eta = self.eta * (self.loss_scale / (loss_scale or self.loss_scale))
         g_phi = self._gradient_at(phi, closure)
-        theta = self._sharpen(phi, g_phi, generator)
+        theta = self._sharpen(phi, g_phi, eta, generator)
         with posterior.place(theta), torch.no_grad():
             value = closure()
-        return Bound(value, sharpening.kl_theta(g_phi, self.eta, self.sigma0))
+        return Bound(value, sharpening.kl_theta(g_phi, eta, self.sigma0))
 
     def state_dict(self) -> dict[str, Tensor]:
         """The posterior's state and kappa by weight name."""
@@ -185,10 +200,12 @@ class Sharpened:
         return self.posterior.zero_fixed(weights.flatten(grads))
 
     @torch.no_grad()
-    def _sharpen(self, phi: Tensor, g_phi: Tensor, generator: Generator | None) -> Tensor:
+    def _sharpen(
+        self, phi: Tensor, g_phi: Tensor, eta: Tensor, generator: Generator | None
+    ) -> Tensor:
         eps0 = torch.randn(phi.shape, generator=generator, dtype=phi.dtype, device=phi.device)
         eps0 = self.posterior.zero_fixed(eps0)
-        return sharpening.sharpen(phi, g_phi, self.eta, self.sigma0, eps0)
+        return sharpening.sharpen(phi, g_phi, eta, self.sigma0, eps0)
 
     def _hessian_product(
         self, closure: Callable[[], Any], phi: Tensor, u: Tensor, rng: Tensor

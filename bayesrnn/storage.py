@@ -32,7 +32,9 @@ def load_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[
     """Read back what `save_tensors` wrote; raise ValueError if a byte of it has changed."""
     path = Path(path)
     if not path.is_file():
-        raise ValueError(f"{path}: no such file.")
+        raise ValueError(
+            f"{path} is a folder; name a file." if path.is_dir() else f"{path}: no such file."
+        )
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -55,6 +57,8 @@ def load_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[
 def write_atomically(path: str | os.PathLike[str], write: Callable[[str], Any]) -> None:
     """Let `write` fill a temporary file beside `path`, then rename it: readers never see half a file."""
     path = Path(path)
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; name a file.")
     if not path.parent.is_dir():
         raise ValueError(f"{path.parent}: no such folder; create it first.")
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)

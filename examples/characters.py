@@ -86,14 +86,15 @@ def step(
     model: CharacterModel, posterior: bayesrnn.Posterior | None, optimizer, cuts, x, y
 ) -> None:
     def loss():
-        nats, cuts.state = model.nats(x, y, cuts.state)
-        return nats * cuts.loss_scale
+        nats, state = model.nats(x, y, cuts.state)
+        return nats * cuts.loss_scale, state
 
     optimizer.zero_grad()
     if posterior is None:
-        loss().backward()
+        value, cuts.state = loss()
+        value.backward()
     else:
-        posterior.backward(loss, kl_weight=cuts.kl_weight)
+        _, cuts.state = posterior.backward(loss, kl_weight=cuts.kl_weight)
     optimizer.step()
 
 

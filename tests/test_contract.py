@@ -23,18 +23,35 @@ class LogProbOnly:
         return -theta.abs().pow(1.5) - 0.1 * theta.cos()
 
 
-def _log_prior(prior, layout):
+def _log_prior(prior, posterior):
     """The prior as a plain function, written independently of the package where it can be."""
     if isinstance(prior, bayesrnn.ScaleMixture):
         return reference.mixture_log_prob(**MIXTURE)
     if isinstance(prior, bayesrnn.RowScaleMixture):
-        return reference.row_mixture_log_prob(layout, **MIXTURE)
+        return reference.row_mixture_log_prob(posterior.layout, **MIXTURE)
+    if isinstance(prior, bayesrnn.EmpiricalNormal):
+        return _empirical(posterior)
     if isinstance(prior, bayesrnn.Normal):
         return reference.normal(prior.sigma).log_prob
     return prior.log_prob
 
 
+def _empirical(posterior):
+    """N(0, s^2) with s^2 the mean of mu^2 + sigma^2 over each tensor, padding left out."""
+    mu, sigma = posterior.mu.detach(), posterior.sigma()
+    scales = []
+    for slot in posterior.layout:
+        moment = (mu**2 + sigma**2)[slot.span].clone()
+        keep = torch.ones_like(moment, dtype=torch.bool)
+        if slot.fixed_span is not None:
+            keep[slot.fixed_span.start - slot.offset : slot.fixed_span.stop - slot.offset] = False
+        scales.append(moment[keep].mean().sqrt().expand(slot.size))
+    scale = torch.cat(scales)
+    return torch.distributions.Normal(torch.zeros_like(scale), scale).log_prob
+
+
 PRIORS = {
+    "empirical": bayesrnn.EmpiricalNormal(),
     "normal": bayesrnn.Normal(0.3),
     "mixture": bayesrnn.ScaleMixture(**MIXTURE),
     "rows": bayesrnn.RowScaleMixture(**MIXTURE),
@@ -51,7 +68,7 @@ def test_gradients_are_those_of_autograd(case: Case, prior):
         case.closure().backward()
     posterior.accumulate_grad(draw, kl_weight=W)
 
-    posterior.model, log_prior = oracle_model, _log_prior(prior, posterior.layout)
+    posterior.model, log_prior = oracle_model, _log_prior(prior, posterior)
     g_mu, g_rho = reference.bbb_gradients(posterior, case, draw.eps, W, log_prior)
     assert posterior.mu.grad is not None
     assert posterior.rho.grad is not None
@@ -74,7 +91,7 @@ def test_sharpened_gradients_are_those_of_autograd_through_the_sampler(case: Cas
     for span in posterior.layout.fixed:
         eps[span] = eps0[span] = 0
     g_mu, g_rho, g_eta = reference.sharpened_gradients(
-        sharpened, case, eps, eps0, W, _log_prior(prior, posterior.layout), exact=exact
+        sharpened, case, eps, eps0, W, _log_prior(prior, posterior), exact=exact
     )
     eta_unit = sharpened.sigma0**2 / sharpened.loss_scale
     torch.testing.assert_close(posterior.mu.grad, g_mu, rtol=1e-9, atol=1e-10)

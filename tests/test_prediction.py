@@ -125,5 +125,46 @@ def test_bad_calls():
         bayesrnn.predict(posterior, x, samples=-1)
     with pytest.raises(ValueError, match="1 states for 3 samples"):
         bayesrnn.predict(posterior, x, samples=3, states=[None])
+    with pytest.raises(ValueError, match="samples=2.5"):
+        bayesrnn.predict(posterior, x, samples=2.5)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="returned a dict; use read="):
+        bayesrnn.predict(posterior, x, read=lambda out: {"logits": out})
     with pytest.raises(ValueError, match="use read="):
         bayesrnn.predict(posterior, x, read=lambda out: (out, 1, 2, 3))
+    with pytest.raises(ValueError, match="needs a Posterior; got a Linear"):
+        bayesrnn.predict(posterior.model, x)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"got a Sharpened; use its .posterior"):
+        bayesrnn.predict(bayesrnn.Sharpened(posterior, loss_scale=1.0), x)  # type: ignore[arg-type]
+
+
+def test_one_logit_is_not_taken_for_a_certain_class():
+    posterior = bayesrnn.Posterior(nn.Linear(2, 1), PRIOR, sigma_init=0.5)
+    x = torch.randn(4, 2)
+    for read in (None, lambda z: z.squeeze(-1)):
+        with pytest.raises(ValueError, match="two classes or more"):
+            bayesrnn.predict(posterior, x, read=read)
+    binary = bayesrnn.predict(
+        posterior, x, samples=0, read=lambda z: torch.stack([0 * z[:, 0], z[:, 0]], -1)
+    )
+    torch.testing.assert_close(binary.probs[:, 1], posterior.model(x)[:, 0].sigmoid().detach())
+
+
+def test_a_state_or_a_log_variance_is_not_taken_for_a_variance():
+    x = torch.randn(6, 2, 3)
+    for model in (nn.GRU(3, 4), nn.LSTM(3, 4)):
+        with pytest.raises(ValueError, match=r"stands a variance of|a variance is"):
+            bayesrnn.predict_values(bayesrnn.Posterior(model, PRIOR), x)
+    posterior = bayesrnn.Posterior(nn.Linear(3, 1), PRIOR)
+    with pytest.raises(ValueError, match="not its logarithm"):
+        bayesrnn.predict_values(posterior, x, read=lambda mean: (mean, mean * 0 - 1))
+
+
+def test_epistemic_variance_of_few_samples_is_unbiased():
+    posterior = bayesrnn.Posterior(nn.Linear(2, 1), PRIOR, sigma_init=0.5)
+    x = torch.randn(4, 2)
+    means = []
+    for generator in sample_generators(3, 0, x.device):
+        with posterior.sample(generator=generator), torch.no_grad():
+            means.append(posterior.model(x))
+    values = bayesrnn.predict_values(posterior, x, samples=3)
+    torch.testing.assert_close(values.epistemic, torch.stack(means).var(0))

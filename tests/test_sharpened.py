@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
 import torch
 from torch import nn
@@ -46,7 +48,7 @@ def test_ordinary_parameters_get_the_gradient_at_theta_only():
     posterior = sharpened.posterior
     phi = posterior.theta(posterior.draw(generator=generator))
     g_phi = sharpened._gradient_at(phi, lambda: _loss(sharpened))
-    theta = sharpened._sharpen(phi, g_phi, generator)
+    theta = sharpened._sharpen(phi, g_phi, sharpened.eta, generator)
     model.zero_grad()
     with posterior.place(theta):
         _loss(sharpened)[0].backward()
@@ -110,18 +112,107 @@ def test_training_lowers_the_bound():
     assert bound() < 0.5 * before
 
 
-def test_exact_replays_dropout_and_leaves_the_random_stream_where_it_was():
-    ends = []
-    for exact in (False, True):
-        torch.manual_seed(0)
-        model = nn.LSTM(3, 4, 2, dropout=0.5)
-        posterior = bayesrnn.Posterior(model, PRIOR)
-        sharpened = bayesrnn.Sharpened(posterior, loss_scale=0.5, exact=exact)
-        sharpened.backward(
-            lambda s=sharpened: _loss(s), kl_weight=0.1, generator=torch.Generator().manual_seed(0)
-        )
-        ends.append(torch.get_rng_state())
-    assert torch.equal(*ends)
+@pytest.mark.parametrize("generator", [None, torch.Generator()])
+def test_exact_replays_the_dropout_masks_of_the_first_pass(generator):
+    class Dropping(nn.Linear):
+        masks: ClassVar[list] = []
+
+        def forward(self, x):
+            self.masks.append(torch.rand(8) < 0.5)
+            return super().forward(x * self.masks[-1])
+
+    model = Dropping(8, 2)
+    Dropping.masks.clear()
+    sharpened = bayesrnn.Sharpened(bayesrnn.Posterior(model, PRIOR), loss_scale=0.5, exact=True)
+    x = torch.randn(3, 8)
+    sharpened.backward(lambda: model(x).square().sum(), kl_weight=0.1, generator=generator)
+    first, second, replayed = Dropping.masks
+    assert torch.equal(first, replayed)
+    assert not torch.equal(first, second)
+    after_two = torch.rand(1)  # the stream goes on after the second mask, not after the replay
+    torch.manual_seed(0)
+    assert after_two != torch.rand(1)
+
+
+def test_exact_gradients_of_ordinary_parameters():
+    """The frozen-out bias moves g_phi too; autograd through the whole sampler says by how much."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)).double()
+    x, eta_scale = torch.randn(5, 3).double(), 0.3
+    posterior = bayesrnn.Posterior(model, PRIOR, select="0.weight", sigma_init=0.1)
+    sharpened = bayesrnn.Sharpened(
+        posterior, loss_scale=0.5, sigma0=0.1, kappa_init=eta_scale, exact=True
+    )
+    seed = torch.Generator().manual_seed(2)
+    sharpened.backward(lambda: model(x).square().sum(), kl_weight=0.0, generator=seed)
+
+    seed.manual_seed(2)
+    eps, eps0 = (torch.randn(12, generator=seed, dtype=torch.float64) for _ in range(2))
+    bias = model[2].bias.detach().clone().requires_grad_()
+
+    def loss(weight):
+        hidden = torch.tanh(x @ weight.view(4, 3).T + model[0].bias.detach())
+        return (hidden @ model[2].weight.detach().T + bias).square().sum()
+
+    phi = (posterior.mu + posterior.sigma() * eps).detach().requires_grad_()
+    (g_phi,) = torch.autograd.grad(loss(phi), phi, create_graph=True)
+    theta = phi - sharpened.eta * g_phi + 0.1 * eps0
+    energy = loss(theta) + 0.5 * ((sharpened.eta * g_phi) ** 2).sum() / (2 * 0.1**2)
+    (right,) = torch.autograd.grad(energy, bias)
+    torch.testing.assert_close(model[2].bias.grad, right, rtol=1e-9, atol=1e-10)
+
+
+def test_kl_theta_of_the_last_minibatch():
+    sharpened = _sharpened()
+    sharpened.backward(
+        lambda: _loss(sharpened), kl_weight=0.1, generator=torch.Generator().manual_seed(0)
+    )
+    posterior = sharpened.posterior
+    phi = posterior.theta(posterior.draw(generator=torch.Generator().manual_seed(0)))
+    moved = sharpened.eta * sharpened._gradient_at(phi, lambda: _loss(sharpened))
+    right = moved.square().sum() / (2 * sharpened.sigma0**2)
+    torch.testing.assert_close(sharpened.kl_theta, right)
+
+
+def test_the_bound_is_of_the_mean_inside_a_sample_and_keeps_no_graph():
+    sharpened = _sharpened()
+    at_rest = sharpened.bound(lambda: _loss(sharpened))
+    with sharpened.posterior.sample():
+        inside = sharpened.bound(lambda: _loss(sharpened))
+    assert torch.equal(at_rest.kl_theta, inside.kl_theta)
+    assert not at_rest.value[0].requires_grad
+
+
+def test_the_bound_of_a_sampled_phi_follows_the_generator():
+    sharpened = _sharpened()
+    same = [
+        sharpened.bound(
+            lambda: _loss(sharpened), sample_phi=True, generator=torch.Generator().manual_seed(3)
+        ).kl_theta
+        for _ in range(2)
+    ]
+    assert torch.equal(*same)
+
+
+def test_the_bound_takes_the_scale_of_its_own_loss():
+    sharpened = _sharpened()
+    usual = sharpened.bound(lambda: _loss(sharpened))
+    nats = sharpened.bound(lambda: _loss(sharpened)[0] / sharpened.loss_scale, loss_scale=1.0)
+    torch.testing.assert_close(usual.kl_theta, nats.kl_theta)
+
+
+def test_sharpening_inside_one_autocast_region_runs_its_second_pass_at_theta():
+    sharpened = _sharpened(sigma_init=0.5)
+    losses = []
+
+    def closure():
+        value = _loss(sharpened)[0]
+        losses.append(value.item())
+        return value
+
+    with torch.autocast("cpu", torch.bfloat16):
+        sharpened.backward(closure, kl_weight=0.1)
+    assert losses[0] != losses[1]
 
 
 def test_saving_and_loading(tmp_path):

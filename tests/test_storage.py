@@ -32,7 +32,7 @@ def test_the_file_says_what_it_holds(saved):
 
 def test_every_single_damaged_byte_is_noticed(saved):
     good = saved.read_bytes()
-    for position in range(0, len(good), 7):
+    for position in range(len(good)):
         bad = bytearray(good)
         bad[position] ^= 0x41
         saved.write_bytes(bad)
@@ -55,10 +55,11 @@ def test_a_truncated_file_is_refused_and_the_model_untouched(saved, keep):
     ("model", "message"),
     [
         (nn.Linear(4, 2), r"'mu.weight' has shape \(3, 4\), the model needs \(2, 4\)"),
-        (nn.Linear(4, 3, bias=False), "'bias', which this model cannot train"),
-        (nn.Linear(4, 3).requires_grad_(False), "'weight', which this model cannot train"),
+        (nn.Linear(4, 3, bias=False), "'bias'; this model has none of that name, but weight"),
+        (nn.Linear(4, 3).requires_grad_(False), "'weight', which are frozen in this model"),
+        (nn.Linear(4, 3).double(), "is torch.float32, the model has torch.float64"),
         (nn.Bilinear(4, 1, 3), r"'mu.weight' has shape \(3, 4\)"),
-        (nn.Sequential(nn.Linear(4, 3)), "'weight', which this model cannot train"),
+        (nn.Sequential(nn.Linear(4, 3)), "none of that name, but 0.bias, 0.weight"),
     ],
 )
 def test_another_architecture_is_refused_untouched(saved, model, message):
@@ -127,5 +128,21 @@ def test_a_failed_write_keeps_the_old_file_and_no_rubbish(saved):
         write_atomically(saved, fail)
     assert saved.read_bytes() == good
     assert [p.name for p in saved.parent.iterdir()] == [saved.name]
+    with pytest.raises(ValueError, match="is a folder; name a file"):
+        write_atomically(saved.parent, fail)
+    with pytest.raises(ValueError, match="is a folder; name a file"):
+        load_tensors(saved.parent)
     with pytest.raises(ValueError, match="no such folder"):
         write_atomically(saved.parent / "none" / "file", fail)
+
+
+def test_extra_state_that_cannot_be_saved_is_refused(tmp_path):
+    class Counting(nn.Linear):
+        def get_extra_state(self):
+            return {"calls": 5}
+
+        def set_extra_state(self, state):
+            pass
+
+    with pytest.raises(ValueError, match="'_extra_state' is a dict, not a tensor"):
+        bayesrnn.Posterior(Counting(2, 2), PRIOR).save(tmp_path / "p")

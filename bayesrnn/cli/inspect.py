@@ -65,13 +65,13 @@ def _print_table(summary: dict) -> None:
     from rich.table import Table
 
     console = Console()
-    console.print(f"prior      {summary['prior']}", highlight=False)
+    console.print(f"prior      {_described(summary['prior'])}", highlight=False)
     if summary["sharpened"]:
-        console.print(f"sharpened  {summary['sharpened']}", highlight=False)
+        console.print(f"sharpened  {_described(summary['sharpened'])}", highlight=False)
     table = Table(box=None, header_style="bold")
-    table.add_column("weights")
+    table.add_column("weights", overflow="fold")
     table.add_column("shape")
-    for heading in ["mean rms", "sigma median", "|mu|/sigma median", "|mu|/sigma < 1"]:
+    for heading in ["mean rms", "sigma", "snr", "snr < 1"]:
         table.add_column(heading, justify="right")
     for row in summary["tensors"]:
         table.add_row(
@@ -83,4 +83,14 @@ def _print_table(summary: dict) -> None:
             f"{row['snr_below_1']:.1%}",
         )
     console.print(table)
-    console.print(f"{summary['weights']:,} Bayesian weights", highlight=False)
+    console.print(
+        f"{summary['weights']:,} Bayesian weights; sigma and snr = |mu|/sigma are medians",
+        highlight=False,
+    )
+
+
+def _described(settings: dict | str) -> str:
+    if isinstance(settings, str):
+        return settings
+    values = ", ".join(f"{k}={v}" for k, v in settings.items() if k != "name")
+    return f"{settings['name']}({values})" if "name" in settings else values

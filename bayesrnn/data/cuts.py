@@ -33,8 +33,13 @@ class Cuts:
         batch_first: bool = False,
     ) -> None:
         for name, value in [("num_streams", num_streams), ("unroll", unroll)]:
-            if value < 1:
-                raise ValueError(f"{name}={value} must be at least 1.")
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name}={value!r} must be a whole number, at least 1.")
+        for name, given in [("sequence", sequence), ("targets", targets)]:
+            if not isinstance(given, Tensor | None):
+                raise ValueError(
+                    f"{name} is a {type(given).__name__}; pass a tensor, such as torch.as_tensor({name})."
+                )
         if targets is None:
             sequence, targets = sequence[:-1], sequence[1:]
         elif len(targets) != len(sequence):
@@ -78,7 +83,7 @@ class Cuts:
         """1/(N C): each cut's share of the KL beside a loss of that scale.
 
         Over a pass the losses and KL shares add up to (total nats + KL) / N: the KL is paid once.
-        For a loss of another scale multiply both: divided by T too, say, for a mean over words.
+        For a loss of another scale multiply both: divide by T, the length of the cut, for a mean.
         """
         return self.loss_scale / len(self)
 

@@ -37,13 +37,6 @@ class Slot:
         start = self.offset + self.fixed_row * width
         return slice(start, start + width)
 
-    @property
-    def fan_in(self) -> int:
-        """How many terms are summed into one output; 1 for an embedding, which only looks up."""
-        if self.kind == "embedding" or len(self.shape) < 2:
-            return 1
-        return self.size // self.shape[0]
-
 
 @dataclass(frozen=True)
 class Layout:

@@ -196,7 +196,8 @@ def to_config(prior: object) -> dict[str, Any] | None:
     """Name and hyper-parameters, enough for `from_config`; None for a prior of the user's own."""
     if not isinstance(prior, _NAMED):
         return None
-    return {"name": type(prior).__name__, **vars(prior)}
+    values = {k: v if isinstance(v, str) else float(v) for k, v in vars(prior).items()}
+    return {"name": type(prior).__name__, **values}
 
 
 def from_config(config: dict[str, Any]) -> Any:
@@ -326,8 +327,8 @@ class _SegmentNormal:
     @property
     def stddev(self) -> Tensor:
         """s for every weight."""
-        sizes = torch.tensor(self.sizes, device=self.variances.device)
-        return self.variances.sqrt().repeat_interleave(sizes)
+        scales = self.variances.sqrt()
+        return torch.cat([s.expand(size) for s, size in zip(scales, self.sizes, strict=True)])
 
     def log_prob(self, theta: Tensor) -> Tensor:
         s = self.stddev

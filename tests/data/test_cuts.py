@@ -75,8 +75,9 @@ def test_states_of_any_shape_are_detached():
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ({"num_streams": 0, "unroll": 5}, "num_streams=0 must be at least 1"),
+        ({"num_streams": 0, "unroll": 5}, "num_streams=0 must be a whole number"),
         ({"num_streams": 2, "unroll": 0}, "unroll=0"),
+        ({"num_streams": 2.5, "unroll": 5}, "num_streams=2.5"),
         ({"num_streams": 50, "unroll": 5}, "use at most 9"),
         ({"num_streams": 2, "unroll": 5, "targets": torch.zeros(3)}, "10 inputs but 3 targets"),
     ],
@@ -89,3 +90,10 @@ def test_bad_cuts(kwargs, message):
 def test_past_the_end():
     with pytest.raises(IndexError):
         bayesrnn.Cuts(torch.arange(10), num_streams=1, unroll=5)[2]
+
+
+def test_arrays_are_refused_with_the_cure():
+    with pytest.raises(
+        ValueError, match=r"sequence is a list; pass a tensor, such as torch.as_tensor"
+    ):
+        bayesrnn.Cuts([1, 2, 3], num_streams=1, unroll=1)  # type: ignore[arg-type]
