@@ -166,10 +166,12 @@ def _from_values(values: dict[str, Any], source: str) -> Config:
             near = get_close_matches(name, known, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else "."
             raise ValueError(f"{source}: unknown setting {name!r}{hint}")
-    typed = {
-        k: float(v) if known[k] == "float" and type(v) is int else v for k, v in values.items()
-    }
-    return Config(**typed)
+    return Config(**{name: _as_declared(known[name], value) for name, value in values.items()})
+
+
+def _as_declared(kind: str, value: Any) -> Any:
+    """A whole number where a real one is meant becomes one."""
+    return float(value) if kind == "float" and type(value) is int else value
 
 
 def _check(name: str, value: object, holds: bool, rule: str) -> None:
