@@ -1,7 +1,14 @@
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
 import pytest
 import torch
 
+from bayesrnn.cli import main
 from tests.contracts import CASES, Case, make_case
+
+PTB = Path(__file__).parent.parent.parent / "shared" / "data" / "ptb"
 
 
 @pytest.fixture(params=sorted(CASES))
@@ -12,3 +19,53 @@ def case(request: pytest.FixtureRequest) -> Case:
 @pytest.fixture(autouse=True)
 def _reproducible() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prepared corpora and downloads of a test stay in the test."""
+    monkeypatch.setenv("BAYESRNN_CACHE", str(tmp_path_factory.mktemp("cache")))
+
+
+@pytest.fixture(scope="session")
+def text_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small language: each word mostly decides the next."""
+    folder = tmp_path_factory.mktemp("text")
+    random = Random(0)
+    words = [f"w{index}" for index in range(30)]
+    for split, lines in [("train", 500), ("valid", 60), ("test", 60)]:
+        text = []
+        for _ in range(lines):
+            line = [random.choice(words)]
+            while len(line) < 9:
+                follow = (words.index(line[-1]) * 7 + 3) % 30
+                line.append(words[follow] if random.random() < 0.8 else random.choice(words))
+            text.append(" ".join(line))
+        (folder / f"{split}.txt").write_text("\n".join(text) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def trained(text_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of a small finished run of a method; trained once."""
+    folder, done = tmp_path_factory.mktemp("runs"), {}
+
+    def train(method: str) -> Path:
+        if method not in done:
+            done[method] = folder / method
+            main(
+                f"train --data {text_folder} --method {method} --hidden 12 --epochs 2 --batch-size 8"
+                f" --unroll 10 --dropout 0.2 --run {done[method]} --no-tensorboard --json".split()
+            )
+        return done[method]
+
+    return train
+
+
+@pytest.fixture
+def ptb() -> Path:
+    if not PTB.is_dir():
+        pytest.skip(
+            f"needs the Penn Treebank in {PTB.parent.parent.name}/data/ptb beside the project"
+        )
+    return PTB

@@ -66,11 +66,10 @@ class Vocabulary:
     @classmethod
     def build(cls, lines: Iterable[list[str]], size: int | None = None) -> Vocabulary:
         """The most frequent words of a text, `<unk>` and `<eos>` always among them."""
-        counts: Counter[str] = Counter()
+        counts: Counter[str] = Counter({UNKNOWN: 0, END: 0})
         for line in lines:
             counts.update(line)
             counts[END] += 1
-        counts.setdefault(UNKNOWN, 0)
         ranked = sorted(counts, key=lambda word: (-counts[word], word))
         if size is not None and len(ranked) > size:
             special = {UNKNOWN, END}

@@ -1,0 +1,222 @@
+"""Training runs: learning, stopping, dying and going on, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from bayesrnn.cli import main
+from bayesrnn.config import METHODS, Config, preset
+from bayesrnn.data.corpus import Corpus, Vocabulary
+from bayesrnn.storage import load_tensors
+from bayesrnn.training.loop import Diverged, Trainer
+from bayesrnn.training.run import Run
+
+SMALL = ["--hidden", "12", "--batch-size", "8", "--unroll", "10", "--no-tensorboard", "--json"]
+
+
+def _train(*arguments: str) -> None:
+    main(["train", *SMALL, *map(str, arguments)])
+
+
+def _files(folder):
+    """All of a run that must be the same on every repetition."""
+    names = ["config.toml", "metrics.jsonl", "weights.safetensors", "checkpoint.safetensors"]
+    return {name: (folder / name).read_bytes() for name in names}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_learns(trained, method):
+    run = Run.open(trained(method))
+    first, last = run.read_metrics("epoch")
+    assert last["valid_perplexity"] < first["valid_perplexity"] < 35
+    assert last["train_perplexity"] < first["train_perplexity"]
+    has_kl = method in ("bbb", "sharpened")
+    assert (last["kl_per_word"] is not None) == has_kl
+    assert (last["kl_theta_per_word"] > 0) == (method == "sharpened")
+    assert [line["epoch"] for line in run.read_timing()] == [1, 2]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_stopped_run_goes_on_bit_for_bit(method, text_folder, tmp_path):
+    """Stopped in the middle of an epoch, resumed in another process' stead: the same files."""
+    common = ["--data", str(text_folder), "--method", method, "--epochs", "2", "--dropout", "0.3"]
+    _train(*common, "--run", str(tmp_path / "whole"))
+
+    config = Run.open(tmp_path / "whole").config
+    _stop_after(tmp_path / "parts", config, text_folder, steps=37)
+    torch.manual_seed(999)  # the global random state of another process
+    _train("--resume", "--run", str(tmp_path / "parts"))
+    assert _files(tmp_path / "whole") == _files(tmp_path / "parts")
+
+
+def _corpus(text_folder) -> Corpus:
+    from bayesrnn.data.corpus import cache_folder, load_corpus
+    from bayesrnn.data.sources import find_source
+
+    return load_corpus(find_source(str(text_folder), cache_folder()), None, cache_folder())
+
+
+def _stop_after(folder, config: Config, text_folder, steps: int) -> None:
+    corpus = _corpus(text_folder)
+    trainer = Trainer(Run.create(folder, config, corpus.vocabulary), corpus)
+    for step, _ in enumerate(trainer.run(), start=1):
+        if step == steps - 1:
+            trainer.stop = True
+    assert trainer.position == (0, steps)
+
+
+def test_kill_9_at_a_random_moment_and_resume(text_folder, tmp_path):
+    common = ["--data", str(text_folder), "--method", "bbb", "--epochs", "3"]
+    _train(*common, "--run", str(tmp_path / "whole"))
+
+    command = [sys.executable, "-m", "bayesrnn", "train", *SMALL]
+    # A checkpoint after every step, so that the kill may fall into the writing of one.
+    often = ["--checkpoint-minutes", "0", "--run", str(tmp_path / "killed")]
+    environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
+    arguments = [*common, *often]
+    kills = 0
+    moment = random.Random(1)
+    for _ in range(40):
+        process = subprocess.Popen(
+            [*command, *arguments], env=environment, stdout=subprocess.DEVNULL
+        )
+        while (
+            process.poll() is None and not (tmp_path / "killed" / "checkpoint.safetensors").exists()
+        ):
+            time.sleep(0.01)
+        try:
+            process.wait(timeout=1.6 + moment.random())
+            break
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            kills += 1
+        arguments = ["--resume", *often]
+    assert process.returncode == 0
+    assert kills >= 1
+    assert _files(tmp_path / "whole") == _files(tmp_path / "killed")
+    leftovers = [p.name for p in (tmp_path / "killed").iterdir() if p.name.startswith(".")]
+    assert len(leftovers) <= kills  # at most one half-written file a kill
+
+
+def test_a_full_disk_keeps_the_old_checkpoint(text_folder, tmp_path, monkeypatch):
+    corpus = _corpus(text_folder)
+    config = preset("tiny", "lstm", hidden=12, batch_size=8, unroll=10, data=str(text_folder))
+    trainer = Trainer(Run.create(tmp_path / "run", config, corpus.vocabulary), corpus)
+    trainer.run_folder.truncate_metrics(0)
+    trainer.save_checkpoint()
+    old = trainer.run_folder.checkpoint.read_bytes()
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(old) // 2, limit[1]))  # no file larger than this
+    try:
+        with pytest.raises(OSError, match="previous checkpoint is intact; make room"):
+            trainer.save_checkpoint()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert trainer.run_folder.checkpoint.read_bytes() == old
+    assert not [p for p in (tmp_path / "run").iterdir() if p.name.startswith(".")]
+
+
+def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(text_folder, tmp_path):
+    command = [sys.executable, "-m", "bayesrnn", "train", *SMALL[:-1], "--epochs", "1000"]
+    command += ["--data", str(text_folder), "--run", str(tmp_path / "run")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while process.poll() is None and not (tmp_path / "run" / "checkpoint.safetensors").exists():
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert f"bayesrnn train --resume --run {tmp_path / 'run'}" in output
+    assert errors == ""
+    _, header = load_tensors(tmp_path / "run" / "checkpoint.safetensors")
+    assert header["position"]["epoch"] >= 1
+
+
+def test_divergence_is_noticed_and_the_last_good_checkpoint_kept(text_folder, tmp_path, capsys):
+    arguments = ["--data", str(text_folder), "--method", "lstm", "--run", str(tmp_path / "run")]
+    _train(*arguments, "--epochs", "1")
+    good = (tmp_path / "run" / "checkpoint.safetensors").read_bytes()
+    config = (tmp_path / "run" / "config.toml").read_text()
+    (tmp_path / "run" / "config.toml").write_text(
+        config.replace("lr = 1.0", "lr = 1e30")
+        .replace("clip = 5.0", "clip = 1e30")
+        .replace("epochs = 1", "epochs = 2")
+    )
+    with pytest.raises(SystemExit) as exit_:
+        _train("--resume", "--run", str(tmp_path / "run"))
+    assert exit_.value.code == 1
+    assert "training diverged in epoch 2" in capsys.readouterr().err
+    assert (tmp_path / "run" / "checkpoint.safetensors").read_bytes() == good
+    assert issubclass(Diverged, RuntimeError)
+
+
+def test_patience_ends_a_run(text_folder, tmp_path):
+    _train(
+        "--data", text_folder, "--method", "lstm", "--epochs", 50, "--lr", 1e-9, "--patience", 2,
+        "--run", tmp_path / "run",
+    )  # fmt: skip
+    epochs = Run.open(tmp_path / "run").read_metrics("epoch")
+    best = min(range(len(epochs)), key=lambda i: epochs[i]["valid_perplexity"])
+    assert len(epochs) == best + 1 + 2
+
+
+def test_a_finished_run_resumed_changes_nothing(trained, capsys):
+    folder = trained("bbb")
+    before = _files(folder)
+    main(["train", "--resume", "--run", str(folder), "--json", "--no-tensorboard"])
+    assert _files(folder) == before
+    assert json.loads(capsys.readouterr().out)["epoch"] == 2
+
+
+def test_another_seed_is_another_run(text_folder, tmp_path):
+    for seed in (0, 1):
+        _train("--data", text_folder, "--seed", seed, "--epochs", 1, "--run", tmp_path / str(seed))
+    weights = [load_tensors(tmp_path / str(seed) / "weights.safetensors")[0] for seed in (0, 1)]
+    assert not torch.equal(weights[0]["mu.out.weight"], weights[1]["mu.out.weight"])
+
+
+def test_tensorboard(text_folder, tmp_path):
+    _train("--data", text_folder, "--epochs", 1, "--run", tmp_path / "run", "--tensorboard")
+    assert list((tmp_path / "run" / "tensorboard").glob("events.*"))
+
+
+# ---------------------------------------------------------------------- configuration
+
+
+@pytest.mark.parametrize("name", ["tiny", "small", "medium", "large"])
+@pytest.mark.parametrize("method", METHODS)
+def test_presets_are_complete_and_survive_their_file(name, method, tmp_path):
+    config = preset(name, method, data='a "quoted" \\ path')
+    (tmp_path / "c.toml").write_text(config.to_toml(), encoding="utf-8")
+    assert Config.from_toml(tmp_path / "c.toml") == config
+
+
+def test_published_hyper_parameters():
+    small, medium, large = (preset(name, "dropout") for name in ("small", "medium", "large"))
+    assert (small.hidden, small.unroll, small.init_scale, small.epochs) == (200, 20, 0.1, 13)
+    assert [round(small.learning_rate(e), 4) for e in (0, 3, 4, 5)] == [1, 1, 0.5, 0.25]
+    assert (medium.hidden, medium.dropout, medium.init_scale, medium.epochs) == (650, 0.5, 0.05, 39)
+    assert medium.learning_rate(5) == 1
+    assert medium.learning_rate(6) == pytest.approx(1 / 1.2)
+    assert (large.hidden, large.dropout, large.clip, large.epochs) == (1500, 0.65, 10, 55)
+    bayes = preset("medium", "bbb")
+    assert (bayes.pi, bayes.log_sigma1, bayes.log_sigma2, bayes.epochs) == (0.25, -1, -7, 70)
+    assert [round(bayes.learning_rate(e), 3) for e in (20, 21, 22)] == [1, 0.9, 0.81]
+
+
+def test_a_vocabulary_survives_its_file(tmp_path):
+    vocabulary = Vocabulary(("a", "<unk>", "b\u2028c", "<eos>", "é"))
+    (tmp_path / "v.txt").write_text(vocabulary.text(), encoding="utf-8")
+    assert Vocabulary.read(tmp_path / "v.txt") == vocabulary
