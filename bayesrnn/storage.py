@@ -22,10 +22,16 @@ def save_tensors(
     """Write `tensors` and a JSON `header` to `path`, atomically."""
     # Tied weights appear under two names; safetensors stores no aliases, so each gets its own copy.
     plain = {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
-    metadata = {"bayesrnn": json.dumps(header), "sha256": _digest(plain, header)}
-    write_atomically(
-        path, lambda temporary: safetensors.torch.save_file(plain, temporary, metadata)
-    )
+    # One entry only: safetensors writes several in no fixed order, and equal states shall be equal files.
+    metadata = {"bayesrnn": json.dumps({"header": header, "sha256": _digest(plain, header)})}
+
+    def write(temporary: str) -> None:
+        try:
+            safetensors.torch.save_file(plain, temporary, metadata)
+        except safetensors.SafetensorError as error:  # its way to say that the disk is full
+            raise OSError(str(error)) from None
+
+    write_atomically(path, write)
 
 
 def load_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -46,10 +52,11 @@ def load_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[
             f"{path} was not written by bayesrnn: it has no description of its tensors."
         )
     try:
-        header = json.loads(metadata["bayesrnn"])
-    except json.JSONDecodeError:
-        header = None
-    if not isinstance(header, dict) or _digest(tensors, header) != metadata.get("sha256"):
+        description = json.loads(metadata["bayesrnn"])
+        header, sha256 = description["header"], description["sha256"]
+    except (json.JSONDecodeError, KeyError, TypeError):
+        header = sha256 = None
+    if not isinstance(header, dict) or _digest(tensors, header) != sha256:
         raise ValueError(f"{path} is damaged: its checksum does not match. Restore it from a copy.")
     return tensors, header
 

@@ -24,7 +24,7 @@ def saved(tmp_path):
 
 def test_the_file_says_what_it_holds(saved):
     with safetensors.safe_open(saved, "pt") as file:
-        header = json.loads(file.metadata()["bayesrnn"])
+        header = json.loads(file.metadata()["bayesrnn"])["header"]
         assert set(file.keys()) == {"mu.weight", "mu.bias", "rho.weight", "rho.bias"}
     assert header["prior"] == {"name": "ScaleMixture", "pi": 0.25, "sigma1": 0.5, "sigma2": 0.01}
     assert header["select"] == ["weight", "bias"]

@@ -114,13 +114,14 @@ class Trainer:
                     self.run_folder.append_timing(timing)
                     timed_words, timed_seconds = 0, 0.0
                 due = time.monotonic() - last_checkpoint >= self.checkpoint_seconds
-                if metrics is not None or due or self.stop:
+                if metrics is not None or due:
                     self.save_checkpoint()
                     last_checkpoint = time.monotonic()
                 yield Progress(
                     self._at.epoch, self._at.cut, perplexity_now, self._kl_per_word, metrics
                 )
                 if self.stop:
+                    self.save_checkpoint()
                     return
         finally:
             self._dropout_rng = torch.get_rng_state()

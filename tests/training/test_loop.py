@@ -70,7 +70,7 @@ def _stop_after(folder, config: Config, text_folder, steps: int) -> None:
     corpus = _corpus(text_folder)
     trainer = Trainer(Run.create(folder, config, corpus.vocabulary), corpus)
     for step, _ in enumerate(trainer.run(), start=1):
-        if step == steps - 1:
+        if step == steps:
             trainer.stop = True
     assert trainer.position == (0, steps)
 
