@@ -1,0 +1,239 @@
+"""Every word once, whatever the batch; Monte Carlo in one pass; dynamic evaluation without peeking."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from bayesrnn.data.corpus import cache_folder, load_corpus, load_split
+from bayesrnn.data.sources import find_source
+from bayesrnn.evaluation.perplexity import perplexity
+from bayesrnn.evaluation.scoring import Dynamic, Ensemble, segments
+from bayesrnn.evaluation.words import score_words
+from bayesrnn.methods import PlainLearner
+from bayesrnn.training.run import Run
+
+
+def _tokens(run: Run, split: str = "test") -> torch.Tensor:
+    return load_split(
+        find_source(run.config.data, cache_folder()), split, run.vocabulary, cache_folder()
+    )
+
+
+def _log_probs(scorer, tokens, *, streams=1, steps=35) -> torch.Tensor:
+    """The score of every word in the order of the text."""
+    parts = [
+        (scorer.score(s).log_probs, s.counted)
+        for s in segments(tokens, streams=streams, steps=steps)
+    ]
+    scores, counted = (torch.cat(column).T for column in zip(*parts, strict=True))  # (N, T)
+    return scores[counted]
+
+
+class Unigram(nn.Module):
+    """Always the same distribution."""
+
+    def __init__(self, probs: torch.Tensor) -> None:
+        super().__init__()
+        self.logits = nn.Parameter(probs.log())
+
+    def forward(self, x, state=None):
+        return self.logits.expand(*x.shape, -1), (torch.zeros(1), torch.zeros(1))
+
+
+@pytest.mark.parametrize("streams", [1, 2, 7, 50])
+@pytest.mark.parametrize("steps", [1, 13, 1000])
+def test_segments_cover_each_word_once_in_order(streams, steps):
+    tokens = torch.arange(101)
+    ys = [(s.y, s.counted, s.x) for s in segments(tokens, streams=streams, steps=steps)]
+    y, counted, x = (torch.cat(column).T for column in zip(*ys, strict=True))
+    assert torch.equal(y[counted], tokens[1:])
+    assert torch.equal(x[counted], tokens[:-1])
+
+
+def test_a_unigram_model_has_the_cross_entropy_computed_by_hand(ptb):
+    corpus = load_corpus(find_source(str(ptb), cache_folder()), None, cache_folder())
+    counts = torch.bincount(corpus.train[1:].long(), minlength=10_000).double()
+    model = Unigram((counts / counts.sum()).float())
+    result = perplexity(PlainLearner(model), corpus.test, streams=20)
+    test = torch.bincount(corpus.test[1:].long(), minlength=10_000).double()
+    by_hand = -(test / test.sum() * (counts / counts.sum()).log()).sum().item()
+    assert result.words == 82_430
+    assert result.nats / result.words == pytest.approx(by_hand, rel=1e-5)
+
+
+@pytest.mark.parametrize("method", ["lstm", "bbb"])
+def test_the_perplexity_of_a_split_does_not_depend_on_how_it_is_cut(trained, method):
+    run = Run.open(trained(method))
+    learner, tokens = run.load_learner(), _tokens(run)
+    whole = perplexity(learner, tokens, steps=10_000)
+    assert whole.words == len(tokens) - 1
+    for steps in (1, 7, 100):
+        cut = perplexity(learner, tokens, steps=steps)
+        assert cut.value == pytest.approx(whole.value, rel=1e-5)
+
+
+def test_streams_lose_only_the_context_at_their_start(trained):
+    """With N streams, all but the words just after the N - 1 cuts have the score they have with one."""
+    run = Run.open(trained("lstm"))
+    model, tokens = run.load_learner().model, _tokens(run)
+    one = _log_probs(Ensemble(model), tokens)
+    for streams in (2, 5, 20):
+        many = _log_probs(Ensemble(model), tokens, streams=streams)
+        assert len(many) == len(one)
+        length = -(-len(one) // streams)
+        far = torch.arange(len(one)) % length > 25  # the state has forgotten where it began
+        far[:length] = True  # the first stream begins as the whole does
+        torch.testing.assert_close(many[far], one[far], rtol=0, atol=2e-3)
+
+
+@pytest.mark.parametrize("method", ["bbb", "sharpened", "dropout", "variational-dropout", "sgld"])
+def test_monte_carlo_in_one_pass_is_as_many_separate_passes(trained, method):
+    run = Run.open(trained(method))
+    learner, tokens = run.load_learner(), _tokens(run)
+    samples = 2
+    together = _log_probs(Ensemble(learner.model, learner.members(samples, 3)), tokens)
+    separate = torch.stack(
+        [
+            _log_probs(Ensemble(learner.model, [member]), tokens)
+            for member in learner.members(samples, 3)
+        ]
+    )
+    assert not torch.equal(separate[0], separate[1])
+    averaged = separate.logsumexp(0) - math.log(samples)
+    torch.testing.assert_close(together, averaged, rtol=1e-5, atol=1e-5)
+    result = perplexity(learner, tokens, samples=samples, seed=3, steps=35)
+    assert result.nats == pytest.approx(-averaged.double().sum().item(), rel=1e-5)
+
+
+def test_details_agree_with_the_plain_scores(trained):
+    run = Run.open(trained("bbb"))
+    learner, tokens = run.load_learner(), _tokens(run)
+    segment = next(segments(tokens, streams=2, steps=20))
+    plain = Ensemble(learner.model, learner.members(3, 0)).score(segment)
+    full = Ensemble(learner.model, learner.members(3, 0), details=True).score(segment)
+    torch.testing.assert_close(plain.log_probs, full.log_probs, rtol=1e-5, atol=1e-5)
+    assert (full.entropy - full.expected_entropy).min() > -1e-5
+    assert full.entropy.max() <= math.log(len(run.vocabulary)) + 1e-5
+
+
+def test_evaluation_leaves_the_random_state_and_the_mode_alone(trained):
+    run = Run.open(trained("dropout"))
+    learner, tokens = run.load_learner(), _tokens(run)
+    learner.model.train()
+    state = torch.get_rng_state()
+    perplexity(learner, tokens, samples=2)
+    assert torch.equal(state, torch.get_rng_state())
+    assert learner.model.training
+
+
+# ---------------------------------------------------------------------- dynamic evaluation
+
+
+def _drifting(vocabulary: int, words: int) -> torch.Tensor:
+    """A text in which one pattern goes on and on: what dynamic evaluation is for."""
+    return torch.arange(5).repeat(words // 5 + 1)[: words + 1] + vocabulary // 2
+
+
+def test_dynamic_evaluation_learns_a_text_that_repeats_itself(trained):
+    run = Run.open(trained("bbb"))
+    learner = run.load_learner()
+    tokens = _drifting(len(run.vocabulary), 600)
+    static = perplexity(learner, tokens, steps=10).value
+    dynamic = perplexity(learner, tokens, steps=10, dynamic_lr=0.1).value
+    assert dynamic < 0.7 * static
+    assert perplexity(learner, tokens, steps=10).value == pytest.approx(static)  # restored
+
+
+@pytest.mark.parametrize("way", [{}, {"samples": 2}, {"sharpened": True}])
+def test_every_way_of_predicting_can_be_dynamic(trained, way):
+    run = Run.open(trained("sharpened"))
+    learner, tokens = run.load_learner(), _drifting(20, 300)
+    before = {k: v.clone() for k, v in learner.state_dict().items()}
+    static = perplexity(learner, tokens, steps=10, **way).value
+    assert perplexity(learner, tokens, steps=10, dynamic_lr=0.1, **way).value < static
+    assert all(torch.equal(v, before[k]) for k, v in learner.state_dict().items())
+
+
+@pytest.mark.parametrize("position", [35, 60, 99])
+def test_no_word_is_seen_before_it_is_scored(trained, position):
+    """Planting another word leaves every score before it, and its own segment's context, as they were."""
+    run = Run.open(trained("bbb"))
+    tokens = _tokens(run)[:140].clone()
+    planted = tokens.clone()
+    planted[position] = (planted[position] + 1) % len(run.vocabulary)
+    scores = []
+    for text in (tokens, planted):
+        learner = run.load_learner()
+        scores.append(
+            _log_probs(Dynamic(learner, Ensemble(learner.model), lr=0.5, clip=5.0), text, steps=7)
+        )
+    same = scores[0] == scores[1]
+    assert same[: position - 1].all()  # word i of the text is score i - 1
+    assert not same[position - 1]
+    assert not same[position + 20 :].any()  # it was learnt from afterwards
+
+
+def test_dynamic_evaluation_leaves_the_run_on_disk_alone(trained):
+    folder = trained("bbb")
+
+    def contents():
+        files = sorted(p for p in folder.rglob("*") if p.is_file())
+        return {p: hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
+
+    before = contents()
+    run = Run.open(folder)
+    perplexity(run.load_learner(), _tokens(run), dynamic_lr=0.1)
+    assert contents() == before
+
+
+# ---------------------------------------------------------------------- sharpening
+
+
+def test_the_sharpened_score_is_a_bound_with_its_kl(trained):
+    run = Run.open(trained("sharpened"))
+    learner, tokens = run.load_learner(), _tokens(run)
+    at_mean = perplexity(learner, tokens, streams=8)
+    bound = perplexity(learner, tokens, streams=8, steps=10, sharpened=True)
+    assert bound.is_bound
+    assert not at_mean.is_bound
+    assert bound.words == at_mean.words == len(tokens) - 1
+    assert bound.value != at_mean.value
+    assert bound.value == pytest.approx(at_mean.value, rel=0.1)
+
+
+def test_what_cannot_be_done_says_so(trained):
+    plain, bbb, sgld = (Run.open(trained(m)).load_learner() for m in ("lstm", "bbb", "sgld"))
+    tokens = torch.arange(20)
+    with pytest.raises(ValueError, match="nothing to sample"):
+        perplexity(plain, tokens, samples=3)
+    with pytest.raises(ValueError, match="not trained with sharpening"):
+        perplexity(bbb, tokens, sharpened=True)
+    with pytest.raises(ValueError, match="kept 2 weight samples, fewer than --samples 3"):
+        perplexity(sgld, tokens, samples=3)
+    with pytest.raises(ValueError, match="samples = -1"):
+        perplexity(bbb, tokens, samples=-1)
+    with pytest.raises(ValueError, match="no word to score"):
+        perplexity(bbb, tokens[:1])
+
+
+# ---------------------------------------------------------------------- word by word
+
+
+def test_words_are_scored_in_order_with_what_the_model_does_not_know(trained):
+    run = Run.open(trained("bbb"))
+    lines = [["w1", "w10", "nonsense"], ["w2"]]
+    scored = list(score_words(run.load_learner(), run.vocabulary, lines, samples=4, seed=0))
+    assert [word.word for word in scored] == ["w1", "w10", "nonsense", "<eos>", "w2", "<eos>"]
+    assert [word.unknown for word in scored] == [False, False, True, False, False, False]
+    assert all(word.mutual_information > 0 for word in scored)
+    total = sum(word.surprise for word in scored)
+    tokens = torch.tensor([run.vocabulary.end, *run.vocabulary.encode([w.word for w in scored])])
+    right = perplexity(run.load_learner(), tokens, samples=4, steps=1024)
+    assert total == pytest.approx(right.nats, rel=1e-5)
+    with pytest.raises(ValueError, match="not one word of the text"):
+        list(score_words(run.load_learner(), run.vocabulary, [["x"]], samples=0, seed=0))
