@@ -9,7 +9,13 @@ test: $(VENV)/ready
 	@$(BIN)/pytest
 
 demo: $(VENV)/ready
-	@$(BIN)/python examples/characters.py
+	@rm -rf runs/demo
+	@echo "A plain LSTM on the prose inside Python:"
+	@$(BIN)/bayesrnn train --data pydocs --preset tiny --method lstm --run runs/demo/lstm
+	@echo "The same network, Bayesian:"
+	@$(BIN)/bayesrnn train --data pydocs --preset tiny --method bbb --run runs/demo/bbb
+	@echo
+	@$(BIN)/bayesrnn compare runs/demo/lstm runs/demo/bbb
 
 check: $(VENV)/ready
 	@$(BIN)/ruff format --check --quiet .

@@ -342,9 +342,10 @@ class Posterior:
 
     def fitted_prior(self) -> Prior:
         """The prior, its learnt hyper-parameters brought up to date with q."""
-        return priors.fit(
-            self._bound_prior, self.current_mu(), gaussian.sigma_from_rho(self.rho.detach())
-        )
+        fit = getattr(self._bound_prior, "fit", None)
+        if fit is None:
+            return self._bound_prior
+        return fit(self.current_mu(), gaussian.sigma_from_rho(self.rho.detach()))
 
     # ------------------------------------------------------------------ helpers
 

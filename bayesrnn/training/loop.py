@@ -236,6 +236,8 @@ class Trainer:
 
     def resume(self) -> None:
         """Go back to the run's last checkpoint."""
+        for half_written in self.run_folder.folder.glob(".*.safetensors.*"):
+            half_written.unlink()  # left by a process that was killed
         if not self.run_folder.checkpoint.exists():
             return  # it was stopped before the first: begin again
         tensors, header = load_tensors(self.run_folder.checkpoint)

@@ -186,12 +186,6 @@ def bind(prior: Prior | RowScaleMixture | EmpiricalNormal, layout: Layout) -> An
     return own(layout) if own is not None else prior
 
 
-def fit(prior: Any, mu: Tensor, sigma: Tensor) -> Prior:
-    """The prior after empirical Bayes, if it has any hyper-parameter to learn."""
-    own = getattr(prior, "fit", None)
-    return own(mu, sigma) if own is not None else prior
-
-
 def to_config(prior: object) -> dict[str, Any] | None:
     """Name and hyper-parameters, enough for `from_config`; None for a prior of the user's own."""
     if not isinstance(prior, _NAMED):

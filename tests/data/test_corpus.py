@@ -38,13 +38,13 @@ def test_ptb_is_what_everyone_uses(ptb):
 
 
 def test_pydocs_comes_with_python():
-    corpus = _load("pydocs", 5000)
+    source = find_source("pydocs", cache_folder())
+    corpus = load_corpus(source, 5000, cache_folder())
     sizes = [len(split) for split in (corpus.train, corpus.valid, corpus.test)]
     assert len(corpus.vocabulary) == 5000
     assert 300_000 < sum(sizes) < 480_000
     assert all(0.04 < size / sum(sizes) < 0.08 for size in sizes[1:])
     assert (corpus.test == corpus.vocabulary.unknown).float().mean() < 0.06
-    source = find_source("pydocs", cache_folder())
     train = {tuple(line) for line in source.lines("train")}
     assert not any(tuple(line) in train for line in source.lines("test"))  # nothing was leaked
 
