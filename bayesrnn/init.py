@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Generator, Tensor, nn
 
-from bayesrnn.variational.layout import Slot
+from bayesrnn.variational.layout import Layout, Slot
 
 SigmaRule = Callable[[Slot, Tensor, object, Generator | None], Tensor]
 """(slot, its means, the prior, generator) -> sigma in the slot's shape."""
@@ -60,6 +60,36 @@ def from_prior(scale: float = 1.0) -> SigmaRule:
         return torch.empty_like(mu).uniform_(p / 2, p, generator=generator)
 
     return rule
+
+
+def initial_sigma(
+    layout: Layout,
+    flat: Tensor,
+    sigma_init: float | SigmaRule | None,
+    prior: object,
+    generator: Generator | None,
+) -> Tensor:
+    """The start of every sigma as a flat vector: from a number, a rule, or None for `proportional()`."""
+    if sigma_init is None:
+        rule = proportional()
+    elif callable(sigma_init):
+        rule = sigma_init
+    elif isinstance(sigma_init, int | float):
+        rule = constant(float(sigma_init))
+    else:
+        raise ValueError(f"sigma_init={sigma_init!r}; give a number or a rule of bayesrnn.init.")
+    parts = []
+    for slot in layout:
+        mu = flat[slot.span].view(slot.shape)
+        sigma = rule(slot, mu, prior, generator)
+        if not isinstance(sigma, Tensor) or sigma.shape != mu.shape:
+            raise ValueError(
+                f"sigma_init gives {slot.name!r} no tensor of its shape {slot.shape}; a rule takes "
+                "(slot, mu, prior, generator), such as init.proportional(0.1)."
+            )
+        _check_sigma(slot.name, mu, sigma)
+        parts.append(sigma.to(mu).reshape(-1))
+    return torch.cat(parts)
 
 
 @torch.no_grad()
@@ -113,3 +143,13 @@ def _check_positive(**values: float) -> None:
     for name, value in values.items():
         if not value > 0:
             raise ValueError(f"sigma_init: {name}={value} must be above 0.")
+
+
+def _check_sigma(name: str, mu: Tensor, sigma: Tensor) -> None:
+    if not torch.isfinite(mu).all():
+        raise ValueError(f"the weight {name!r} holds nan or infinite values; wrap a sound model.")
+    if not (torch.isfinite(sigma).all() and (sigma > 0).all()):
+        raise ValueError(
+            f"sigma_init gives {name!r} a standard deviation that is not positive and "
+            f"finite (smallest {sigma.min().item():g}); every sigma must be above 0."
+        )

@@ -15,10 +15,12 @@ from bayesrnn.baselines.sgld import langevin_gradient, langevin_noise_
 from bayesrnn.baselines.variational_dropout import VariationalDropoutLM
 from bayesrnn.config import Config
 from bayesrnn.flat import FlatWeights
+from bayesrnn.gradients import add_grad, loss_of
 from bayesrnn.models.word_lm import WordLM
-from bayesrnn.posterior import Posterior, add_grad, copy_state, loss_of
+from bayesrnn.posterior import Posterior
 from bayesrnn.prediction import sample_generators
 from bayesrnn.sharpened import Sharpened
+from bayesrnn.storage import copy_state
 from bayesrnn.variational import priors
 
 T = TypeVar("T")

@@ -15,7 +15,8 @@ from torch import Generator, Tensor, nn
 
 from bayesrnn import init
 from bayesrnn.flat import FlatWeights, Select
-from bayesrnn.storage import load_tensors, save_tensors
+from bayesrnn.gradients import add_grad, check_closure, check_kl_weight, loss_of
+from bayesrnn.storage import check_state, copy_state, load_tensors, save_tensors
 from bayesrnn.variational import bbb, gaussian, priors
 from bayesrnn.variational.layout import Layout
 from bayesrnn.variational.priors import EmpiricalNormal, Prior, RowScaleMixture
@@ -74,7 +75,9 @@ class Posterior:
         self.prior = prior
         self.weights = FlatWeights(model, select)
         self._bound_prior = priors.bind(prior, self.layout)
-        sigma = _initial_sigma(self.weights, sigma_init, self._bound_prior, generator)
+        sigma = init.initial_sigma(
+            self.layout, self.weights.flat, sigma_init, self._bound_prior, generator
+        )
         # Every check has passed: only now is the model touched.
         self.mu = nn.Parameter(self.weights.flat)
         self.rho = nn.Parameter(gaussian.rho_from_sigma(sigma))
@@ -401,60 +404,6 @@ class Posterior:
         return vector
 
 
-def loss_of(value: Any) -> Tensor:
-    """The loss a closure returned: its value, or the first entry of a tuple."""
-    loss = value[0] if isinstance(value, tuple) else value
-    if not isinstance(loss, Tensor) or loss.numel() != 1:
-        got = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss)
-        raise ValueError(
-            f"the closure must return a scalar loss, or a tuple that begins with it; got {got}."
-        )
-    return loss
-
-
-def check_closure(closure: object) -> None:
-    if not callable(closure):
-        raise ValueError(f"pass a function that computes the loss, not a {type(closure).__name__}.")
-
-
-def add_grad(parameter: nn.Parameter, gradient: Tensor) -> None:
-    """Add to `.grad`, as backward does."""
-    if parameter.grad is None:
-        parameter.grad = gradient
-    else:
-        parameter.grad.add_(gradient)
-
-
-def check_state(expected: Mapping[str, Tensor], given: Mapping[str, Tensor], source: str) -> None:
-    """Raise unless both have the same names and shapes."""
-    for name in expected:
-        if name not in given:
-            raise ValueError(
-                f"{source} has no {name!r}: it belongs to another architecture or selection."
-            )
-        if given[name].dtype != expected[name].dtype:
-            raise ValueError(
-                f"{source}: {name!r} is {given[name].dtype}, the model has {expected[name].dtype}. "
-                "Convert the model before loading, with model.to(dtype)."
-            )
-        if given[name].shape != expected[name].shape:
-            raise ValueError(
-                f"{source}: {name!r} has shape {tuple(given[name].shape)}, the model needs "
-                f"{tuple(expected[name].shape)}. Build the model with the sizes it was saved with."
-            )
-    for name in given:
-        if name not in expected:
-            raise ValueError(f"{source} has {name!r}, for which this model has no place.")
-
-
-@torch.no_grad()
-def copy_state(current: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
-    """Copy `given` over the tensors of `current`, all or none."""
-    check_state(current, given, "the state")
-    for name, tensor in current.items():
-        tensor.copy_(given[name])
-
-
 def _prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
 
@@ -465,50 +414,3 @@ def _state_of(weights: FlatWeights, mu: Tensor, rho: Tensor) -> dict[str, Tensor
         **_prefixed("rho", weights.named(rho)),
         **_prefixed("model", weights.rest_state()),
     }
-
-
-def _initial_sigma(
-    weights: FlatWeights,
-    sigma_init: float | init.SigmaRule | None,
-    prior: object,
-    generator: Generator | None,
-) -> Tensor:
-    if sigma_init is None:
-        rule = init.proportional()
-    elif callable(sigma_init):
-        rule = sigma_init
-    elif isinstance(sigma_init, int | float):
-        rule = init.constant(float(sigma_init))
-    else:
-        raise ValueError(f"sigma_init={sigma_init!r}; give a number or a rule of bayesrnn.init.")
-    parts = []
-    for slot in weights.layout:
-        mu = weights.flat[slot.span].view(slot.shape)
-        sigma = rule(slot, mu, prior, generator)
-        if not isinstance(sigma, Tensor) or sigma.shape != mu.shape:
-            raise ValueError(
-                f"sigma_init gives {slot.name!r} no tensor of its shape {slot.shape}; a rule takes "
-                "(slot, mu, prior, generator), such as init.proportional(0.1)."
-            )
-        _check_sigma(slot.name, mu, sigma)
-        parts.append(sigma.to(mu))
-    return weights.flatten(parts)
-
-
-def _check_sigma(name: str, mu: Tensor, sigma: Tensor) -> None:
-    if not torch.isfinite(mu).all():
-        raise ValueError(f"the weight {name!r} holds nan or infinite values; wrap a sound model.")
-    if not (torch.isfinite(sigma).all() and (sigma > 0).all()):
-        raise ValueError(
-            f"sigma_init gives {name!r} a standard deviation that is not positive and "
-            f"finite (smallest {sigma.min().item():g}); every sigma must be above 0."
-        )
-
-
-def check_kl_weight(kl_weight: float) -> None:
-    is_number = isinstance(kl_weight, int | float) and not isinstance(kl_weight, bool)
-    if not (is_number and kl_weight >= 0 and math.isfinite(kl_weight)):
-        raise ValueError(
-            f"kl_weight={kl_weight!r} must be a finite number, 0 or more: the share of the KL that "
-            "this minibatch pays, such as Cuts.kl_weight."
-        )

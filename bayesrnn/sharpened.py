@@ -12,15 +12,9 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Generator, Tensor, nn
 
-from bayesrnn.posterior import (
-    Posterior,
-    add_grad,
-    check_closure,
-    check_kl_weight,
-    copy_state,
-    loss_of,
-)
-from bayesrnn.storage import load_tensors, save_tensors
+from bayesrnn.gradients import add_grad, check_closure, check_kl_weight, loss_of
+from bayesrnn.posterior import Posterior
+from bayesrnn.storage import copy_state, load_tensors, save_tensors
 from bayesrnn.variational import sharpening
 
 T = TypeVar("T")

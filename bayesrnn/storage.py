@@ -81,6 +81,36 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[str], Any]) 
         raise
 
 
+def check_state(expected: Mapping[str, Tensor], given: Mapping[str, Tensor], source: str) -> None:
+    """Raise unless both have the same names and shapes."""
+    for name in expected:
+        if name not in given:
+            raise ValueError(
+                f"{source} has no {name!r}: it belongs to another architecture or selection."
+            )
+        if given[name].dtype != expected[name].dtype:
+            raise ValueError(
+                f"{source}: {name!r} is {given[name].dtype}, the model has {expected[name].dtype}. "
+                "Convert the model before loading, with model.to(dtype)."
+            )
+        if given[name].shape != expected[name].shape:
+            raise ValueError(
+                f"{source}: {name!r} has shape {tuple(given[name].shape)}, the model needs "
+                f"{tuple(expected[name].shape)}. Build the model with the sizes it was saved with."
+            )
+    for name in given:
+        if name not in expected:
+            raise ValueError(f"{source} has {name!r}, for which this model has no place.")
+
+
+@torch.no_grad()
+def copy_state(current: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
+    """Copy `given` over the tensors of `current`, all or none."""
+    check_state(current, given, "the state")
+    for name, tensor in current.items():
+        tensor.copy_(given[name])
+
+
 def _digest(tensors: Mapping[str, Tensor], header: dict[str, Any]) -> str:
     digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
     for name in sorted(tensors):

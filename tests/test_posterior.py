@@ -663,7 +663,7 @@ def test_a_closure_must_return_a_loss():
 )
 def test_every_device_by_construction(monkeypatch, prior):
     """The meta device has shapes but no values: any step through the CPU or numpy would fail."""
-    monkeypatch.setattr("bayesrnn.posterior._check_sigma", lambda *_: None)  # it looks at values
+    monkeypatch.setattr("bayesrnn.init._check_sigma", lambda *_: None)  # it looks at values
     model, x = _model().to("meta"), X.to("meta")
     posterior = bayesrnn.Posterior(model, prior)
     sharpened = bayesrnn.Sharpened(posterior, loss_scale=1.0)

@@ -1,0 +1,41 @@
+"""What every method asks of a closure, a KL weight and a `.grad`."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch import Tensor, nn
+
+
+def loss_of(value: Any) -> Tensor:
+    """The loss a closure returned: its value, or the first entry of a tuple."""
+    loss = value[0] if isinstance(value, tuple) else value
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        got = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss)
+        raise ValueError(
+            f"the closure must return a scalar loss, or a tuple that begins with it; got {got}."
+        )
+    return loss
+
+
+def check_closure(closure: object) -> None:
+    if not callable(closure):
+        raise ValueError(f"pass a function that computes the loss, not a {type(closure).__name__}.")
+
+
+def add_grad(parameter: nn.Parameter, gradient: Tensor) -> None:
+    """Add to `.grad`, as backward does."""
+    if parameter.grad is None:
+        parameter.grad = gradient
+    else:
+        parameter.grad.add_(gradient)
+
+
+def check_kl_weight(kl_weight: float) -> None:
+    is_number = isinstance(kl_weight, int | float) and not isinstance(kl_weight, bool)
+    if not (is_number and kl_weight >= 0 and math.isfinite(kl_weight)):
+        raise ValueError(
+            f"kl_weight={kl_weight!r} must be a finite number, 0 or more: the share of the KL that "
+            "this minibatch pays, such as Cuts.kl_weight."
+        )
