@@ -89,7 +89,7 @@ class Config:
     sgld_prior_sigma: float = 1.0
     """Standard deviation of the normal prior."""
     sgld_samples: int = 10
-    """Latest weight samples to average over, one an epoch."""
+    """Weight samples to average over: those of the latest epochs."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -110,6 +110,8 @@ class Config:
             _check(name, getattr(self, name), getattr(self, name) > 0, "must be above 0")
         for name in ("sigma_init", "vocabulary", "patience"):
             _check(name, getattr(self, name), getattr(self, name) >= 0, "must be 0 or more")
+        enough = self.vocabulary == 0 or self.vocabulary >= 3
+        _check("vocabulary", self.vocabulary, enough, "must be 0, for all words, or at least 3")
         _check("dropout", self.dropout, 0 <= self.dropout < 1, "must be at least 0 and below 1")
         _check("pi", self.pi, 0 < self.pi < 1, "must lie strictly between 0 and 1")
 
@@ -120,8 +122,11 @@ class Config:
     def to_toml(self) -> str:
         lines = [f"format = {FORMAT}"]
         for name, value in asdict(self).items():
-            # JSON's strings, numbers and booleans are TOML's.
-            lines.append(f"{name} = {json.dumps(value, ensure_ascii=False)}")
+            # Python's floats, also inf, and JSON's strings, whole numbers and booleans are TOML's.
+            text = (
+                repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
+            )
+            lines.append(f"{name} = {text}")
         return "\n".join(lines) + "\n"
 
     @classmethod

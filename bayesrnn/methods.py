@@ -50,7 +50,11 @@ class Learner(Protocol):
         ...
 
     def members(self, samples: int, seed: int) -> list[Member]:
-        """A Monte Carlo ensemble."""
+        """A Monte Carlo ensemble; ValueError if there is nothing to sample."""
+        ...
+
+    def resting(self) -> list[Member]:
+        """What predicts when nothing is sampled: the mean, the only weights, or SGLD's kept samples."""
         ...
 
     def state_dict(self) -> dict[str, Tensor]: ...
@@ -136,11 +140,13 @@ class PlainLearner:
     def members(self, samples: int, seed: int) -> list[Member]:
         if not any(_dropout_of(module) for module in self.model.modules()):
             raise ValueError(
-                "this run has one set of weights and no dropout: there is nothing to sample. "
-                "Use --samples 0."
+                "this run has one set of weights and no dropout: there is nothing to sample."
             )
         generators = sample_generators(samples, seed, torch.device("cpu"))
         return [_dropout_member(self.model, g.initial_seed()) for g in generators]
+
+    def resting(self) -> list[Member]:
+        return [nullcontext]
 
     def state_dict(self) -> dict[str, Tensor]:
         return self.model.state_dict()
@@ -153,7 +159,7 @@ class PlainLearner:
 
 
 class LangevinLearner(PlainLearner):
-    """SGLD: the chain's latest weights train, its samples of the last epochs predict."""
+    """SGLD: the chain's latest weights train; an average over those of the last epochs predicts."""
 
     def __init__(self, model: nn.Module, config: Config) -> None:
         super().__init__(model)
@@ -184,9 +190,18 @@ class LangevinLearner(PlainLearner):
     def members(self, samples: int, seed: int) -> list[Member]:
         if len(self.samples) < samples:
             raise ValueError(
-                f"this run kept {len(self.samples)} weight samples, fewer than --samples {samples}."
+                f"this run kept {len(self.samples)} weight samples; ask for no more, or train with a larger "
+                "--sgld-samples."
             )
-        return [lambda s=s: self._holding(s) for s in self.samples[-samples:]]
+        # Dynamic evaluation moves theta; the samples move along with it.
+        then = self.theta.detach().clone()
+        return [
+            lambda s=s: self._holding(s + (self.theta.detach() - then))
+            for s in self.samples[-samples:]
+        ]
+
+    def resting(self) -> list[Member]:
+        return self.members(len(self.samples), 0) if self.samples else super().resting()
 
     def state_dict(self) -> dict[str, Tensor]:
         samples = {f"sample.{index:03d}": sample for index, sample in enumerate(self.samples)}
@@ -237,6 +252,9 @@ class PosteriorLearner:
         seeds = [g.initial_seed() for g in sample_generators(samples, seed, torch.device("cpu"))]
         return [lambda s=s: self._sample(s) for s in seeds]
 
+    def resting(self) -> list[Member]:
+        return [nullcontext]
+
     def state_dict(self) -> dict[str, Tensor]:
         return self.posterior.state_dict()
 
@@ -272,11 +290,6 @@ class SharpenedLearner(PosteriorLearner):
 
     def header(self) -> dict[str, Any]:
         return self.sharpened.header()
-
-
-def at_rest() -> AbstractContextManager[None]:
-    """The member that is the model as it stands: the mean, or the only weights there are."""
-    return nullcontext()
 
 
 def _dropout_of(module: nn.Module) -> float:

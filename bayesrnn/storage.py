@@ -104,9 +104,11 @@ def check_state(expected: Mapping[str, Tensor], given: Mapping[str, Tensor], sou
 
 
 @torch.no_grad()
-def copy_state(current: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
+def copy_state(
+    current: Mapping[str, Tensor], given: Mapping[str, Tensor], source: str = "the state"
+) -> None:
     """Copy `given` over the tensors of `current`, all or none."""
-    check_state(current, given, "the state")
+    check_state(current, given, source)
     for name, tensor in current.items():
         tensor.copy_(given[name])
 

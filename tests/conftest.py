@@ -54,8 +54,8 @@ def trained(text_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Call
         if method not in done:
             done[method] = folder / method
             main(
-                f"train --data {text_folder} --method {method} --hidden 12 --epochs 2 --batch-size 8"
-                f" --unroll 10 --dropout 0.2 --run {done[method]} --no-tensorboard --json".split()
+                f"train --data {text_folder} --method {method} --hidden 12 --epochs 3 --init-scale 0.3"
+                f" --batch-size 8 --unroll 10 --dropout 0.2 --run {done[method]} --no-tensorboard --json".split()
             )
         return done[method]
 

@@ -15,6 +15,7 @@ from bayesrnn.cli.generate import Generate
 from bayesrnn.cli.inspect import Inspect
 from bayesrnn.cli.score import Score
 from bayesrnn.cli.train import Train
+from bayesrnn.training import Diverged
 
 COMMANDS = {
     "train": Train,
@@ -45,10 +46,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         if debug:
             raise
         _fail(str(error), 2)
-    except RuntimeError as error:
-        if debug or type(error).__name__ != "Diverged":  # its module is imported with torch only
-            raise
+    except Diverged as error:
         _fail(str(error), 1)
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 def _run(name: str, arguments: list[str]) -> None:

@@ -16,6 +16,8 @@ class Compare:
 
     run_folders: Positional[tuple[Path, ...]]
     """Folders written by `bayesrnn train`."""
+    samples: int = 0
+    """Also average over so many samples of the weights, for the runs that can be sampled."""
     dynamic: bool = False
     """Also with dynamic evaluation."""
     lr: float = 0.1
@@ -36,6 +38,10 @@ class Compare:
 
         if not self.run_folders:
             raise ValueError("name at least one run folder.")
+        if self.lr <= 0 or self.samples < 0:
+            raise ValueError(
+                f"lr = {self.lr} must be above 0, and samples = {self.samples} 0 or more."
+            )
         runs = [Run.open(folder) for folder in self.run_folders]
         console = Console(stderr=True, quiet=not sys.stderr.isatty())
         with console.status("evaluating") as status:
@@ -43,6 +49,7 @@ class Compare:
                 runs,
                 data=self.data,
                 cache=cache_folder(),
+                samples=self.samples,
                 dynamic=self.dynamic,
                 lr=self.lr,
                 progress=lambda what: status.update(f"evaluating {what}"),

@@ -41,7 +41,7 @@ class Evaluate:
 
         from bayesrnn.data.corpus import cache_folder, load_split
         from bayesrnn.data.sources import find_source
-        from bayesrnn.evaluation.perplexity import make_scorer, perplexity
+        from bayesrnn.evaluation.perplexity import DYNAMIC_STEPS, make_scorer, perplexity
         from bayesrnn.training.run import Run
 
         if self.streams < 1:
@@ -51,7 +51,10 @@ class Evaluate:
         run = Run.open(self.run_folder)
         learner = run.load_learner()
         # Each way of predicting: its name, and what `perplexity` is told.
-        ways: list[tuple[str, dict]] = [("mean", {"streams": self.streams})]
+        resting = (
+            "mean" if len(learner.resting()) == 1 else f"{len(learner.resting())} kept samples"
+        )
+        ways: list[tuple[str, dict]] = [(resting, {"streams": self.streams})]
         if self.samples != 0:
             ways.append(
                 (f"{self.samples} samples", {"streams": self.streams, "samples": self.samples})
@@ -67,7 +70,9 @@ class Evaluate:
                 seed=self.seed,
             )
         if self.dynamic:
-            ways += [(f"{n}, dynamic", {**o, "dynamic_lr": self.lr}) for n, o in ways]
+            # In the order of the text, whatever the streams above: nothing is learnt before it is scored.
+            adapting = {"dynamic_lr": self.lr, "streams": 1, "steps": DYNAMIC_STEPS}
+            ways += [(f"{name}, dynamic", {**options, **adapting}) for name, options in ways]
         cache = cache_folder()
         source = find_source(self.data or run.config.data, cache)
         tokens = load_split(source, self.split, run.vocabulary, cache)

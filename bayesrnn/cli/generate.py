@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -33,11 +34,17 @@ class Generate:
 
     def run(self) -> None:
         from bayesrnn.data.corpus import END
+        from bayesrnn.data.sources import tokenizer
         from bayesrnn.evaluation.generation import generate
         from bayesrnn.training.run import Run
 
         run = Run.open(self.run_folder)
-        prompt = self.prompt.split()
+        prompt = tokenizer(run.config.data)(self.prompt)
+        for word in prompt:
+            if word not in run.vocabulary.index:
+                print(
+                    f"bayesrnn: {word!r} is not in the vocabulary; read as <unk>.", file=sys.stderr
+                )
         written = generate(
             run.load_learner(),
             run.vocabulary,

@@ -18,27 +18,36 @@ class Score:
     """A folder written by `bayesrnn train`."""
     file: Positional[Path]
     """A text, words between white space; - for standard input."""
-    samples: int = 10
-    """Samples of the weights; 0 for the mean alone, which has no mutual information."""
+    samples: int | None = None
+    """Samples of the weights; 0 for the mean alone, which has no mutual information. By default 10
+    if the run can be sampled."""
     seed: int = 0
     """Of the sampled weights."""
     json: bool = False
     """Print one JSON line a word."""
 
     def run(self) -> None:
+        from bayesrnn.data.sources import tokenizer
         from bayesrnn.evaluation.words import read_words, score_words
         from bayesrnn.training.run import Run
 
         run = Run.open(self.run_folder)
-        lines = read_words(self.file)
-        scored = score_words(
-            run.load_learner(), run.vocabulary, lines, samples=self.samples, seed=self.seed
-        )
+        lines = read_words(self.file, tokenizer(run.config.data))
+        learner = run.load_learner()
+        samples = self.samples if self.samples is not None else _samples_of(learner)
+        scored = score_words(learner, run.vocabulary, lines, samples=samples, seed=self.seed)
         if self.json:
             for word in scored:
                 print(json.dumps(word.as_json()))
             return
         _print_coloured(list(scored))
+
+
+def _samples_of(learner) -> int:
+    try:
+        return len(learner.members(10, 0))
+    except ValueError:
+        return 0
 
 
 def _print_coloured(words) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -32,13 +32,16 @@ class Train:
 
     @staticmethod
     def defaults(arguments: list[str]) -> Train:
-        """The preset and method that the arguments name, as the defaults of all other options."""
+        """The defaults of all options: the resumed run's, or those of the preset and method named."""
+        folder = _value(arguments, "--run")
+        if "--resume" in arguments and folder is not None:
+            return Train(config=_config_of(Path(folder)))
         name = _value(arguments, "--preset") or "tiny"
         method = _value(arguments, "--method") or "bbb"
         return Train(config=preset(name, method))
 
     def run(self) -> None:
-        from bayesrnn.data.corpus import cache_folder, load_corpus
+        from bayesrnn.data.corpus import cache_folder, encode_corpus, load_corpus
         from bayesrnn.data.sources import find_source
         from bayesrnn.training.loop import Trainer
         from bayesrnn.training.run import Run
@@ -46,18 +49,20 @@ class Train:
         folder = self.run_folder or Path("runs") / _name(self.config)
         cache = cache_folder()
         existing = Run.open(folder) if self.resume else None
-        config = existing.config if existing else self.config
-        corpus = load_corpus(find_source(config.data, cache), _vocabulary_size(config), cache)
-        if existing and existing.vocabulary != corpus.vocabulary:
-            raise ValueError(
-                f"the text of {config.data} has changed since {folder} began: its vocabulary differs. "
-                "Start a new run."
-            )
-        _check_long_enough(config, corpus)
-        run = existing or Run.create(folder, config, corpus.vocabulary)
+        config = self.config
+        source = find_source(config.data, cache)
+        if existing:
+            _check_same_settings(existing.config, config)
+            corpus = encode_corpus(source, existing.vocabulary, cache)
+            run = replace(existing, config=config)
+        else:
+            corpus = load_corpus(source, _vocabulary_size(config), cache)
+            _check_long_enough(config, corpus)
+            run = Run.create(folder, config, corpus.vocabulary)
         trainer = Trainer(run, corpus, checkpoint_minutes=self.checkpoint_minutes)
         if existing:
             trainer.resume()
+            run.write_config()
         last = self._follow(trainer, run)
         if self.json:
             print(json.dumps(last or (run.read_metrics("epoch") or [{}])[-1]))
@@ -65,8 +70,9 @@ class Train:
             epochs, cut = trainer.position
             print(f"stopped after {epochs} epochs and {cut} steps; go on with:")
             print(f"  bayesrnn train --resume --run {folder}")
+        if trainer.stop:
             sys.exit(130)
-        else:
+        if not self.json:
             best, epoch = trainer.best
             print(f"best validation perplexity {best:.2f}, in epoch {epoch}")
             print(
@@ -93,16 +99,35 @@ class Train:
                     completed=state.epoch * per_epoch + state.cut,
                     description=f"epoch {state.epoch + 1}  perplexity {state.perplexity:7.1f}{kl}",
                 )
-                if state.epoch_metrics is not None:
-                    last = state.epoch_metrics
-                    if not self.json:
-                        bar.console.print(_epoch_line(last), highlight=False)
+                for measured in state.measured:
                     if board is not None:
-                        _log(board, last)
+                        _log(board, measured)
+                    if measured["kind"] == "epoch":
+                        last = measured
+                        if not self.json:
+                            bar.console.print(_epoch_line(last), highlight=False, soft_wrap=True)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         if board is not None:
             board.close()
         return last
+
+
+def _config_of(folder: Path) -> Config:
+    from bayesrnn.training.run import Run
+
+    return Run.open(folder).config
+
+
+def _check_same_settings(began: Config, asked: Config) -> None:
+    """A resumed run may be longer, and its text may have moved; nothing else may change."""
+    for field_ in fields(Config):
+        before, now = getattr(began, field_.name), getattr(asked, field_.name)
+        if before != now and field_.name not in ("data", "epochs", "patience"):
+            option = field_.name.replace("_", "-")
+            raise ValueError(
+                f"--{option} {now} cannot be changed with --resume (the run began with {before}); "
+                "start a new run."
+            )
 
 
 def _stop(trainer) -> None:

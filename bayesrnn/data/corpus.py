@@ -106,7 +106,11 @@ class Corpus:
 
 def load_corpus(source: Source, vocabulary_size: int | None, cache: Path) -> Corpus:
     """The whole corpus, its vocabulary taken from the training split alone."""
-    vocabulary = _cached_vocabulary(source, vocabulary_size, cache)
+    return encode_corpus(source, _cached_vocabulary(source, vocabulary_size, cache), cache)
+
+
+def encode_corpus(source: Source, vocabulary: Vocabulary, cache: Path) -> Corpus:
+    """The whole corpus in the numbers of a vocabulary that exists already."""
     tensors = [load_split(source, split, vocabulary, cache) for split in SPLITS]
     return Corpus(source.name, vocabulary, *tensors)
 

@@ -33,12 +33,12 @@ class PyDocs:
         tokens = dict.fromkeys(_SHARES, 0)
         for sentences in self._documents:
             furthest = min(_SHARES, key=lambda name: tokens[name] / _SHARES[name])
-            tokens[furthest] += sum(len(words) + 1 for words in sentences)
+            tokens[furthest] += sum(len(sentence) + 1 for sentence in sentences)
             if furthest == split:
                 yield from sentences
 
     def fingerprint(self) -> str:
-        return f"{sys.version} {sum(len(s) for d in self._documents for s in d)}"
+        return f"{sys.version} {sysconfig.get_path('stdlib')}"
 
     @cached_property
     def _documents(self) -> list[list[list[str]]]:
@@ -47,20 +47,25 @@ class PyDocs:
         documents = []
         for text in texts:
             sentences = []
-            for words in _sentences(text):
-                key = tuple(words)  # the same sentence stands in many docstrings: keep one
-                if len(words) >= 3 and key not in seen:
+            for sentence in _sentences(text):
+                key = tuple(sentence)  # the same sentence stands in many docstrings: keep one
+                if len(sentence) >= 3 and key not in seen:
                     seen.add(key)
-                    sentences.append(words)
+                    sentences.append(sentence)
             if sentences:
                 documents.append(sentences)
-        tokens = sum(len(words) + 1 for sentences in documents for words in sentences)
+        tokens = sum(len(sentence) + 1 for sentences in documents for sentence in sentences)
         if tokens < _FEWEST_TOKENS:
             raise ValueError(
                 f"this Python has only {tokens} tokens of documentation inside (stripped of its "
                 "docstrings or topics); give a text of your own with --data, or use a full CPython."
             )
         return documents
+
+
+def words(text: str) -> list[str]:
+    """Words in lower case and punctuation, each by itself; numbers as N."""
+    return ["N" if word.isdigit() else word for word in _WORD.findall(text.lower())]
 
 
 def _topics() -> list[str]:
@@ -93,12 +98,11 @@ def _sentences(text: str) -> Iterator[list[str]]:
         if _is_code(paragraph):
             continue
         for sentence in _SENTENCE_END.split(" ".join(paragraph.split())):
-            words = _WORD.findall(sentence.lower())
-            yield ["N" if word.isdigit() else word for word in words]
+            yield words(sentence)
 
 
 def _is_code(paragraph: str) -> bool:
-    """Examples, grammars and tables: fewer than two thirds of the characters are letters or spaces."""
+    """Examples, grammars and tables: less than two thirds of the characters are letters or spaces."""
     if ">>>" in paragraph or "::=" in paragraph:
         return True
     plain = sum(character.isalpha() or character.isspace() for character in paragraph)

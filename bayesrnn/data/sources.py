@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
 
 from bayesrnn.data.corpus import Source
 
 NAMED = ("pydocs", "ptb", "wikitext-2")
+
+
+def tokenizer(data: str) -> Callable[[str], list[str]]:
+    """How a source of text cuts a line into words; new text for its models is cut the same way."""
+    if data == "pydocs":
+        from bayesrnn.data.pydocs import words
+
+        return words
+    return str.split
 
 
 def find_source(data: str, cache: Path) -> Source:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from bayesrnn.data.corpus import END, SPLITS
 
@@ -21,6 +22,8 @@ class TextFiles:
     files: dict[str, tuple[Path, ...]]
     shared: bool
     """Whether all splits come from the same files."""
+    keep_blank: bool = False
+    """Whether an empty line is a line too: one `<eos>`."""
 
     def lines(self, split: str) -> Iterator[list[str]]:
         for number, line in enumerate(self._all_lines(split)):
@@ -34,7 +37,7 @@ class TextFiles:
 
     def _all_lines(self, split: str) -> Iterator[list[str]]:
         for path in self.files[split]:
-            with path.open("rb") as file:
+            with _open(path) as file:
                 for number, raw in enumerate(file, start=1):
                     try:
                         words = raw.decode("utf-8").split()
@@ -43,8 +46,15 @@ class TextFiles:
                             f"{path}, line {number}: not UTF-8 ({error.reason} at byte {error.start}). "
                             "Convert the file first."
                         ) from None
-                    if words:
+                    if words or self.keep_blank:
                         yield [word for word in words if word != END]
+
+
+def _open(path: Path) -> BinaryIO:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}.") from None
 
 
 def text_files(path: Path) -> TextFiles:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Generator
 
 from bayesrnn.data.corpus import Vocabulary
-from bayesrnn.methods import Learner, at_rest
+from bayesrnn.methods import Learner
 from bayesrnn.prediction import evaluating
 
 
@@ -27,15 +29,19 @@ def generate(
         raise ValueError(f"temperature = {temperature} must be above 0.")
     if top_k < 0 or words < 1:
         raise ValueError(f"top-k = {top_k} must be 0 or more, and words = {words} at least 1.")
-    member = learner.members(1, seed)[0] if sample_weights else at_rest
+    members = learner.members(1, seed) if sample_weights else learner.resting()
     generator = Generator().manual_seed(seed)
     tokens = torch.tensor([vocabulary.end, *vocabulary.encode(prompt)])
-    written, state = [], None
+    written: list[str] = []
+    states: list[Any] = [None] * len(members)
     with evaluating(learner.model):
         while len(written) < words:
-            with member():
-                logits, state = learner.model(tokens[:, None], state)
-            scores = logits[-1, 0] / temperature
+            probs = torch.zeros(len(vocabulary))
+            for index, member in enumerate(members):
+                with member():
+                    logits, states[index] = learner.model(tokens[:, None], states[index])
+                probs += logits[-1, 0].softmax(-1)
+            scores = probs.log() / temperature
             scores[vocabulary.unknown] = -torch.inf
             if 0 < top_k < len(scores):
                 scores[scores < scores.topk(top_k).values[-1]] = -torch.inf

@@ -14,6 +14,9 @@ from bayesrnn.methods import Learner, SharpenedLearner
 WORDS_AT_ONCE = 4096
 """A segment's size where nothing else decides it; its logits are WORDS_AT_ONCE x vocabulary."""
 
+DYNAMIC_STEPS = 35
+"""Words that dynamic evaluation scores and then learns from at once."""
+
 
 @dataclass(frozen=True)
 class Perplexity:
@@ -55,8 +58,12 @@ def perplexity(
     adapting = (
         Dynamic(learner, scorer, lr=dynamic_lr, clip=clip) if dynamic_lr is not None else None
     )
+    if adapting and streams > 1:
+        raise ValueError(
+            f"dynamic evaluation with {streams} streams would learn from later text; use 1 stream."
+        )
     if steps is None:
-        steps = 35 if adapting or sharpened else max(1, WORDS_AT_ONCE // streams)
+        steps = DYNAMIC_STEPS if adapting or sharpened else max(1, WORDS_AT_ONCE // streams)
     nats, words = 0.0, 0
     try:
         for segment in segments(tokens, streams=streams, steps=steps):
@@ -81,4 +88,4 @@ def make_scorer(learner: Learner, *, samples: int, sharpened: bool, seed: int) -
                 "this run was not trained with sharpening; use a run of --method sharpened."
             )
         return SharpenedBound(learner.sharpened, seed)
-    return Ensemble(learner.model, learner.members(samples, seed) if samples else None)
+    return Ensemble(learner.model, learner.members(samples, seed) if samples else learner.resting())

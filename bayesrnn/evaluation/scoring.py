@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bayesrnn.methods import Learner, Member, at_rest
+from bayesrnn.methods import Learner, Member
 from bayesrnn.prediction import evaluating
 from bayesrnn.sharpened import Sharpened
 
@@ -62,16 +62,11 @@ def segments(tokens: Tensor, *, streams: int, steps: int) -> Iterator[Segment]:
 
 
 class Ensemble:
-    """Averages the probabilities of a Monte Carlo ensemble, each member with its own state.
+    """Averages the probabilities of an ensemble of weights, each member with its own state."""
 
-    Without `members`, the model as it stands: the mean of a posterior, or the only weights there are.
-    """
-
-    def __init__(
-        self, model: nn.Module, members: list[Member] | None = None, *, details: bool = False
-    ) -> None:
+    def __init__(self, model: nn.Module, members: list[Member], *, details: bool = False) -> None:
         self.model = model
-        self.members = members or [at_rest]
+        self.members = members
         self.details = details
         self.states: list[Any] = [None] * len(self.members)
 
@@ -153,7 +148,7 @@ class Dynamic:
             loss = (nats * segment.counted.flatten()).sum() / segment.x.shape[1]
             grads = torch.autograd.grad(loss, parameters)
         self.state = tuple(s.detach() for s in state)
-        norm = torch.nn.utils.get_total_norm(grads)
+        norm = torch.stack([grad.norm() for grad in grads]).norm()
         step = self.lr * min(1.0, self.clip / (norm.item() + 1e-6))
         with torch.no_grad():
             for parameter, grad in zip(parameters, grads, strict=True):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -21,6 +22,7 @@ class ScoredWord:
     word: str
     unknown: bool
     """Whether it is not in the vocabulary: it is then scored as `<unk>`."""
+    probability: float
     surprise: float
     """-log probability."""
     entropy: float
@@ -30,13 +32,13 @@ class ScoredWord:
         return asdict(self)
 
 
-def read_words(path: Path) -> list[list[str]]:
+def read_words(path: Path, tokenize: Callable[[str], list[str]]) -> list[list[str]]:
     """The lines of a file, or of standard input for "-", as words."""
     if str(path) != "-" and not path.is_file():
         raise ValueError(f"{path}: no such file.")
     raw = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
     try:
-        lines = [line.split() for line in raw.decode("utf-8").splitlines()]
+        lines = [tokenize(line) for line in raw.decode("utf-8").splitlines()]
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 ({error.reason} at byte {error.start}).") from None
     lines = [line for line in lines if line]
@@ -57,7 +59,7 @@ def score_words(
             "not one word of the text is in the run's vocabulary; is it the same language?"
         )
     tokens = torch.tensor([vocabulary.end, *vocabulary.encode(words)])
-    members = learner.members(samples, seed) if samples else None
+    members = learner.members(samples, seed) if samples else learner.resting()
     scorer = Ensemble(learner.model, members, details=True)
     position = 0
     for segment in segments(tokens, streams=1, steps=1024):
@@ -68,5 +70,6 @@ def score_words(
         for log_prob, entropy, expected in zip(*(c[:, 0].tolist() for c in columns), strict=True):
             word = words[position]
             known = word in vocabulary.index
-            yield ScoredWord(word, not known, -log_prob, entropy, max(entropy - expected, 0.0))
+            information = max(entropy - expected, 0.0)
+            yield ScoredWord(word, not known, math.exp(log_prob), -log_prob, entropy, information)
             position += 1

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from statistics import median
 
 from bayesrnn.data.corpus import load_split
 from bayesrnn.data.sources import find_source
-from bayesrnn.evaluation.perplexity import perplexity
-from bayesrnn.methods import SharpenedLearner
+from bayesrnn.evaluation.perplexity import DYNAMIC_STEPS, perplexity
+from bayesrnn.methods import Learner, SharpenedLearner
 from bayesrnn.report.table import markdown_table, text_table
 from bayesrnn.training.run import Run
-
-STREAMS = 10
 
 
 @dataclass(frozen=True)
 class Row:
-    """One run's results; perplexities of the weights at rest unless said otherwise."""
+    """One run's results; perplexities of the weights at rest, of the best epoch, unless said otherwise."""
 
     run: str
     method: str
@@ -28,65 +27,84 @@ class Row:
     """Numbers that were trained: a posterior has two for each weight."""
     epochs: int
     words_per_second: float | None
-    valid: float
-    test: float
-    valid_bound: float | None = None
-    """With the sharpened posterior: an upper bound."""
-    test_bound: float | None = None
-    valid_dynamic: float | None = None
-    test_dynamic: float | None = None
+    train_at_end: float | None
+    """As measured while training, in the last epoch."""
+    valid_at_end: float | None
+    """After the last epoch: where it is above `valid`, the run has overfitted."""
+    results: dict[str, float | None]
+    """valid, test, and where asked for valid_samples, valid_bound, valid_dynamic, ..."""
 
     def as_json(self) -> dict:
-        return asdict(self)
+        values = asdict(self)
+        return {**values, **values.pop("results")}
 
 
 def compare(
     runs: list[Run],
     *,
     data: str | None,
-    cache,
+    cache: Path,
+    samples: int,
     dynamic: bool,
     lr: float,
     progress: Callable[[str], None],
 ) -> list[Row]:
-    """Evaluate each run on the validation and test split of its data."""
-    rows = []
-    for run in runs:
-        learner = run.load_learner()
-        source = find_source(data or run.config.data, cache)
-        results: dict[str, float | None] = {}
-        for split in ("valid", "test"):
-            progress(f"{run.folder.name}: {split}")
-            tokens = load_split(source, split, run.vocabulary, cache)
-            results[split] = perplexity(learner, tokens, streams=STREAMS).value
-            if isinstance(learner, SharpenedLearner):
-                results[f"{split}_bound"] = perplexity(
-                    learner,
-                    tokens,
-                    sharpened=True,
-                    streams=run.config.batch_size,
-                    steps=run.config.unroll,
-                ).value
-            if dynamic:
-                progress(f"{run.folder.name}: {split}, dynamic evaluation")
-                results[f"{split}_dynamic"] = perplexity(
-                    learner, tokens, dynamic_lr=lr, clip=run.config.clip
-                ).value
-        timing = run.read_timing()
-        speeds = [line["words"] / line["seconds"] for line in timing if line["seconds"] > 0]
-        rows.append(
-            Row(
-                run=run.folder.name,
-                method=run.config.method,
-                preset=run.config.preset,
-                weights=sum(p.numel() for p in learner.model.parameters()),
-                trained=sum(p.numel() for p in learner.parameters()),
-                epochs=len(run.read_metrics("epoch")),
-                words_per_second=median(speeds) if speeds else None,
-                **results,  # type: ignore[arg-type]
-            )
-        )
-    return rows
+    """Evaluate each run on the validation and test split of its data, as `evaluate` does."""
+    return [_row(run, data, cache, samples, lr if dynamic else None, progress) for run in runs]
+
+
+def _row(
+    run: Run,
+    data: str | None,
+    cache: Path,
+    samples: int,
+    dynamic_lr: float | None,
+    progress: Callable[[str], None],
+) -> Row:
+    config, learner = run.config, run.load_learner()
+    source = find_source(data or config.data, cache)
+    ways: dict[str, dict] = {"": {}}
+    if samples and _can_be_sampled(learner, samples):
+        ways["_samples"] = {"samples": samples}
+    if isinstance(learner, SharpenedLearner):
+        ways["_bound"] = {"sharpened": True, "streams": config.batch_size, "steps": config.unroll}
+    if dynamic_lr is not None:
+        adapting = {
+            "dynamic_lr": dynamic_lr,
+            "clip": config.clip,
+            "streams": 1,
+            "steps": DYNAMIC_STEPS,
+        }
+        ways["_dynamic"] = adapting
+        if "_bound" in ways:
+            ways["_bound_dynamic"] = {"sharpened": True, **adapting}
+    results: dict[str, float | None] = {}
+    for split in ("valid", "test"):
+        tokens = load_split(source, split, run.vocabulary, cache)
+        for suffix, options in ways.items():
+            progress(f"{run.folder.name}: {split}{suffix.replace('_', ' ')}")
+            results[split + suffix] = perplexity(learner, tokens, **options).value
+    epochs = run.read_metrics("epoch")
+    speeds = [line["words"] / line["seconds"] for line in run.read_timing() if line["seconds"] > 0]
+    return Row(
+        run=run.folder.name,
+        method=config.method,
+        preset=config.preset,
+        weights=sum(p.numel() for p in learner.model.parameters()),
+        trained=sum(p.numel() for p in learner.parameters()),
+        epochs=len(epochs),
+        words_per_second=median(speeds) if speeds else None,
+        train_at_end=epochs[-1]["train_perplexity"] if epochs else None,
+        valid_at_end=epochs[-1]["valid_perplexity"] if epochs else None,
+        results=results,
+    )
+
+
+def _can_be_sampled(learner: Learner, samples: int) -> bool:
+    try:
+        return bool(learner.members(samples, 0))
+    except ValueError:
+        return False
 
 
 def render(rows: list[Row], *, markdown: bool = False) -> str:
@@ -96,25 +114,31 @@ def render(rows: list[Row], *, markdown: bool = False) -> str:
         ("method", lambda r: r.method),
         ("weights", lambda r: f"{r.weights:,}"),
         ("trained", lambda r: f"{r.trained:,}"),
-        ("epochs", lambda r: str(r.epochs)),
         ("words/s", lambda r: "-" if r.words_per_second is None else f"{r.words_per_second:,.0f}"),
-        ("val", lambda r: f"{r.valid:.1f}"),
-        ("test", lambda r: f"{r.test:.1f}"),
+        ("epochs", lambda r: str(r.epochs)),
+        ("train, end", lambda r: _number(r.train_at_end)),
+        ("val, end", lambda r: _number(r.valid_at_end)),
     ]
-    if any(row.valid_bound is not None for row in rows):
-        columns.append(("val sharpened", lambda r: _bound(r.valid_bound)))
-        columns.append(("test sharpened", lambda r: _bound(r.test_bound)))
-    if any(row.valid_dynamic is not None for row in rows):
-        columns.append(("val DE", lambda r: _number(r.valid_dynamic)))
-        columns.append(("test DE", lambda r: _number(r.test_dynamic)))
+    for suffix, heading in _HEADINGS.items():
+        for split, short in [("valid", "val"), ("test", "test")]:
+            name, sign = split + suffix, "<= " if "bound" in suffix else ""
+            if any(name in row.results for row in rows):
+                columns.append(
+                    (f"{short}{heading}", lambda r, n=name, s=sign: _number(r.results.get(n), s))
+                )
     headings = [name for name, _ in columns]
     cells = [[cell(row) for _, cell in columns] for row in rows]
     return (markdown_table if markdown else text_table)(headings, cells)
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f}"
+_HEADINGS = {
+    "": "",
+    "_samples": " MC",
+    "_bound": " sharpened",
+    "_dynamic": " DE",
+    "_bound_dynamic": " sharpened DE",
+}
 
 
-def _bound(value: float | None) -> str:
-    return "-" if value is None else f"<= {value:.1f}"
+def _number(value: float | None, sign: str = "") -> str:
+    return "-" if value is None else f"{sign}{value:.1f}"

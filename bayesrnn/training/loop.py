@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -16,14 +16,11 @@ from bayesrnn.data.cuts import Cuts
 from bayesrnn.evaluation.perplexity import perplexity
 from bayesrnn.methods import SharpenedLearner
 from bayesrnn.storage import load_tensors, save_tensors
+from bayesrnn.training import Diverged
 from bayesrnn.training.run import Run
 
 STEPS_BETWEEN_METRICS = 100
 VALIDATION_STREAMS = 10
-
-
-class Diverged(RuntimeError):
-    """The loss is no longer a number, or worse than knowing nothing."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +31,8 @@ class Progress:
     cut: int
     perplexity: float
     kl_per_word: float | None
-    epoch_metrics: dict[str, Any] | None = None
-    """What was measured, if the step was the last of its epoch."""
+    measured: tuple[dict[str, Any], ...] = ()
+    """The lines that the step has added to the metrics."""
 
 
 @dataclass
@@ -62,6 +59,7 @@ class Trainer:
         self.config = config
         self.valid = corpus.valid
         self.cuts = Cuts(corpus.train, num_streams=config.batch_size, unroll=config.unroll)
+        self.train_tokens = len(corpus.train)
         self.words = self.cuts.stream_length * config.batch_size
         self.learner = run.new_learner()
         self.parameters = list(self.learner.parameters())
@@ -70,6 +68,8 @@ class Trainer:
         self.checkpoint_seconds = 60 * checkpoint_minutes
         self.stop = False
         self._at = _Position()
+        self._running = False
+        self._measured: list[dict[str, Any]] = []
         self._kl_per_word: float | None = None
         self._dropout_rng = torch.Generator().manual_seed(config.seed + 2).get_state()
 
@@ -91,41 +91,49 @@ class Trainer:
 
     def run(self) -> Iterator[Progress]:
         """Train; yields after each step. Ends when done, stopped, or out of patience."""
-        if self._at == _Position():
-            self.run_folder.truncate_metrics(0)
-        last_checkpoint = time.monotonic()
-        timed_words, timed_seconds = 0, 0.0
         outside = torch.get_rng_state()
         torch.set_rng_state(self._dropout_rng)
+        self._running = True
         try:
-            while not self.finished:
-                clock = time.monotonic()
-                perplexity_now, words = self._step()
-                timed_seconds += time.monotonic() - clock
-                timed_words += words
-                metrics = None
-                if self._at.cut == len(self.cuts):
-                    metrics = self._end_epoch()
-                    timing = {
-                        "epoch": self._at.epoch,
-                        "seconds": timed_seconds,
-                        "words": timed_words,
-                    }
-                    self.run_folder.append_timing(timing)
-                    timed_words, timed_seconds = 0, 0.0
-                due = time.monotonic() - last_checkpoint >= self.checkpoint_seconds
-                if metrics is not None or due:
-                    self.save_checkpoint()
-                    last_checkpoint = time.monotonic()
-                yield Progress(
-                    self._at.epoch, self._at.cut, perplexity_now, self._kl_per_word, metrics
-                )
-                if self.stop:
-                    self.save_checkpoint()
-                    return
+            if self._at == _Position():  # a new run: from here on there is something to resume
+                self.run_folder.truncate_metrics(0)
+                self.save_checkpoint()
+            yield from self._steps()
+        except OSError as error:
+            raise OSError(
+                f"cannot write to {self.run_folder.folder}: {error}. The previous checkpoint is intact; make "
+                "room and go on with --resume."
+            ) from None
         finally:
+            self._running = False
             self._dropout_rng = torch.get_rng_state()
             torch.set_rng_state(outside)
+
+    def _steps(self) -> Iterator[Progress]:
+        last_checkpoint = time.monotonic()
+        timed_words, timed_seconds = 0, 0.0
+        while not self.finished:
+            clock = time.monotonic()
+            perplexity_now, words = self._step()
+            timed_seconds += time.monotonic() - clock
+            timed_words += words
+            epoch_over = self._at.cut == len(self.cuts)
+            if epoch_over:
+                self._end_epoch()
+                timing = {"epoch": self._at.epoch, "seconds": timed_seconds, "words": timed_words}
+                self.run_folder.append_timing(timing)
+                timed_words, timed_seconds = 0, 0.0
+            if epoch_over or time.monotonic() - last_checkpoint >= self.checkpoint_seconds:
+                self.save_checkpoint()
+                last_checkpoint = time.monotonic()
+            measured = tuple(self._measured)
+            self._measured.clear()
+            yield Progress(
+                self._at.epoch, self._at.cut, perplexity_now, self._kl_per_word, measured
+            )
+            if self.stop:
+                self.save_checkpoint()
+                return
 
     def _step(self) -> tuple[float, int]:
         """One cut; returns the perplexity since the last line of metrics, and the words of the cut."""
@@ -143,12 +151,14 @@ class Trainer:
             kl_weight=cuts.kl_weight,
             generator=self.noise,
         )
-        nn.utils.clip_grad_norm_(self.parameters, self.config.clip)
+        norm = nn.utils.clip_grad_norm_(self.parameters, self.config.clip).item()
+        nats = loss.item()
+        if not (math.isfinite(norm) and math.isfinite(nats)):
+            self._diverged(nats / len(x))
         self.optimizer.step()
         learner.after_step(lr=lr, kl_weight=cuts.kl_weight, generator=self.noise)
 
         at.cut += 1
-        nats = loss.item()
         at.nats += nats
         at.steps += len(x)
         at.recent_nats += nats
@@ -156,11 +166,12 @@ class Trainer:
         if isinstance(learner, SharpenedLearner):
             at.kl_theta += learner.sharpened.kl_theta.item()
         recent = at.recent_nats / at.recent_steps
-        self._check_sane(nats / len(x), recent)
+        if at.recent_steps > 20 * self.config.unroll and recent > 2 * math.log(self._vocabulary):
+            self._diverged(recent)
         if at.cut % STEPS_BETWEEN_METRICS == 0:
             kl = learner.kl()
             self._kl_per_word = None if kl is None else kl / self.words
-            self.run_folder.append_metrics(
+            self._measure(
                 {
                     "kind": "step",
                     "step": at.epoch * len(cuts) + at.cut,
@@ -173,10 +184,12 @@ class Trainer:
             at.recent_nats, at.recent_steps = 0.0, 0
         return math.exp(min(recent, 700)), x.numel()
 
-    def _end_epoch(self) -> dict[str, Any]:
+    def _end_epoch(self) -> None:
         at, learner = self._at, self.learner
         learner.after_epoch()
         measured = perplexity(learner, self.valid, streams=VALIDATION_STREAMS)
+        if not measured.value < self._vocabulary**2:
+            self._diverged(measured.nats / measured.words)
         kl = learner.kl()
         at.epoch += 1
         metrics = {
@@ -189,26 +202,28 @@ class Trainer:
             "kl_theta_per_word": at.kl_theta / self.words,
             "valid_perplexity": measured.value,
         }
-        self.run_folder.append_metrics(metrics)
+        self._measure(metrics)
         if measured.value < at.best:
             at.best, at.best_epoch = measured.value, at.epoch
             self.run_folder.save_weights(learner)
         at.cut, at.nats, at.steps, at.kl_theta = 0, 0.0, 0, 0.0
         at.recent_nats, at.recent_steps = 0.0, 0
-        return metrics
 
-    def _check_sane(self, nats_per_word: float, recent: float) -> None:
-        vocabulary = len(self.run_folder.vocabulary)
-        hopeless = self._at.recent_steps > 20 * self.config.unroll and recent > 2 * math.log(
-            vocabulary
+    @property
+    def _vocabulary(self) -> int:
+        return len(self.run_folder.vocabulary)
+
+    def _measure(self, metrics: dict[str, Any]) -> None:
+        self.run_folder.append_metrics(metrics)
+        self._measured.append(metrics)
+
+    def _diverged(self, nats_per_word: float) -> NoReturn:
+        at = self._at
+        raise Diverged(
+            f"training diverged in epoch {at.epoch + 1}, step {at.cut}: {nats_per_word:.3g} nats per word, "
+            f"where a uniform guess has {math.log(self._vocabulary):.3g}. The last good checkpoint is kept "
+            f"in {self.run_folder.folder}; start a new run with a lower --lr."
         )
-        if not math.isfinite(nats_per_word) or hopeless:
-            at = self._at
-            raise Diverged(
-                f"training diverged in epoch {at.epoch + 1}, step {at.cut}: {recent:.3g} nats per word, "
-                f"where a uniform guess has {math.log(vocabulary):.3g}. The last checkpoint is kept; "
-                "lower --lr or --sigma-init."
-            )
 
     # ------------------------------------------------------------------ checkpoints
 
@@ -216,7 +231,7 @@ class Trainer:
         """Write the whole state of training; the old checkpoint stays if that fails."""
         tensors: dict[str, Tensor] = {
             "rng.noise": self.noise.get_state(),
-            "rng.dropout": torch.get_rng_state(),
+            "rng.dropout": torch.get_rng_state() if self._running else self._dropout_rng,
             **{f"learner.{name}": tensor for name, tensor in self.learner.state_dict().items()},
         }
         if self.cuts.state is not None:
@@ -224,25 +239,29 @@ class Trainer:
         header = {
             "format": "bayesrnn-checkpoint-1",
             "position": vars(self._at),
-            "metrics_size": self.run_folder.metrics.stat().st_size,
+            "metrics_size": self.run_folder.sync_metrics(),
+            "train_tokens": self.train_tokens,
         }
-        try:
-            save_tensors(self.run_folder.checkpoint, tensors, header)
-        except OSError as error:
-            raise OSError(
-                f"cannot write {self.run_folder.checkpoint}: {error}. The previous checkpoint is intact; "
-                "make room and go on with --resume."
-            ) from None
+        save_tensors(self.run_folder.checkpoint, tensors, header)
 
     def resume(self) -> None:
         """Go back to the run's last checkpoint."""
         for half_written in self.run_folder.folder.glob(".*.safetensors.*"):
             half_written.unlink()  # left by a process that was killed
         if not self.run_folder.checkpoint.exists():
-            return  # it was stopped before the first: begin again
+            raise ValueError(
+                f"{self.run_folder.folder} has no checkpoint.safetensors to go on from; start a new run."
+            )
         tensors, header = load_tensors(self.run_folder.checkpoint)
         if header.get("format") != "bayesrnn-checkpoint-1":
-            raise ValueError(f"{self.run_folder.checkpoint} was written by another version.")
+            raise ValueError(
+                f"{self.run_folder.checkpoint} was written by another version of bayesrnn; use that one."
+            )
+        if header["train_tokens"] != self.train_tokens:
+            raise ValueError(
+                f"the training text has {self.train_tokens} tokens, and had {header['train_tokens']} when "
+                "the run began; give the same text, or start a new run."
+            )
         learner = {
             name.removeprefix("learner."): tensor
             for name, tensor in tensors.items()

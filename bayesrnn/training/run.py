@@ -34,17 +34,18 @@ class Run:
     @classmethod
     def create(cls, folder: Path, config: Config, vocabulary: Vocabulary) -> Run:
         """Begin a run in a folder that is new or empty."""
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        if folder.exists() and not (folder.is_dir() and _holds_nothing(folder)):
             raise ValueError(
                 f"{folder} exists already; continue it with --resume, or name another with --run."
             )
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            _write_text(folder / "config.toml", config.to_toml())
             _write_text(folder / "vocabulary.txt", vocabulary.text())
+            run = cls(folder, config, vocabulary)
+            run.write_config()  # last: it makes the folder a run
         except OSError as error:
             raise ValueError(f"cannot write to {folder}: {error.strerror}.") from None
-        return cls(folder, config, vocabulary)
+        return run
 
     @classmethod
     def open(cls, folder: Path) -> Run:
@@ -73,6 +74,9 @@ class Run:
     def timing(self) -> Path:
         return self.folder / "timing.jsonl"
 
+    def write_config(self) -> None:
+        _write_text(self.folder / "config.toml", self.config.to_toml())
+
     def new_learner(self) -> Learner:
         """The run's model and method, at their start."""
         return make_learner(self.config, len(self.vocabulary))
@@ -83,7 +87,10 @@ class Run:
             raise ValueError(f"{self.folder} has no weights yet: its first epoch is not over.")
         learner = self.new_learner()
         state, _ = load_tensors(self.weights)
-        learner.load_state_dict(state)
+        try:
+            learner.load_state_dict(state)
+        except ValueError as error:
+            raise ValueError(f"{self.weights} does not fit config.toml: {error}") from None
         return learner
 
     def save_weights(self, learner: Learner) -> None:
@@ -101,6 +108,12 @@ class Run:
 
     def read_timing(self) -> list[dict[str, Any]]:
         return _read_lines(self.timing)
+
+    def sync_metrics(self) -> int:
+        """Have the metrics on disk before a checkpoint that counts on them; returns their size."""
+        with self.metrics.open("ab") as file:
+            os.fsync(file.fileno())
+            return file.tell()
 
     def truncate_metrics(self, size: int) -> None:
         """Forget what was measured after a checkpoint; it will be measured again."""
@@ -121,7 +134,14 @@ def _append(path: Path, values: dict[str, Any]) -> None:
 def _read_lines(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    text = path.read_text(encoding="utf-8")
+    whole = text[: text.rfind("\n") + 1]  # a crash may have cut the last line short
+    return [json.loads(line) for line in whole.splitlines()]
+
+
+def _holds_nothing(folder: Path) -> bool:
+    """Whether a folder is empty but for what a `create` that was interrupted has left."""
+    return all(p.name == "vocabulary.txt" or p.name.startswith(".") for p in folder.iterdir())
 
 
 def _write_text(path: Path, text: str) -> None:

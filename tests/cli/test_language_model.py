@@ -31,14 +31,19 @@ def test_evaluate(trained, capsys):
     assert [r["way"] for r in results] == names + [f"{name}, dynamic" for name in names]
     assert [r["upper_bound"] for r in results] == [False, False, True] * 2
     assert {r["words"] for r in results} == {600}
+    main(["evaluate", str(trained("sgld")), "--json"])
+    assert [r["way"] for r in _lines(capsys)] == ["3 kept samples"]
     main(["evaluate", str(trained("sharpened")), "--sharpened"])
     assert "an upper bound" in capsys.readouterr().out
 
 
 def test_compare(trained, capsys):
     runs = [str(trained(method)) for method in ("lstm", "bbb", "sharpened")]
-    main(["compare", *runs, "--json"])
+    main(["compare", *runs, "--json", "--samples", "2"])
     (rows,) = _lines(capsys)
+    assert ["valid_samples" in row for row in rows] == [False, True, True]
+    main(["evaluate", runs[0], "--json"])
+    assert _lines(capsys)[0]["perplexity"] == rows[0]["test"]
     assert [row["method"] for row in rows] == ["lstm", "bbb", "sharpened"]
     assert rows[1]["trained"] > 1.9 * rows[0]["trained"] > 0
     assert rows[0]["weights"] == rows[1]["weights"]
@@ -47,6 +52,7 @@ def test_compare(trained, capsys):
     main(["compare", *runs, "--dynamic"])
     text = capsys.readouterr().out
     assert "val DE" in text
+    assert "test sharpened DE" in text
     assert f"{rows[0]['test']:.1f}" in text
     main(["compare", *runs, "--markdown"])
     assert capsys.readouterr().out.startswith("| run | method |")
@@ -75,7 +81,8 @@ def test_score(trained, tmp_path, capsys):
     words = _lines(capsys)
     assert [word["word"] for word in words][:4] == ["w1", "w10", "w13", "<eos>"]
     assert words[4]["unknown"]
-    main(["score", str(trained("lstm")), str(text), "--samples", "0"])
+    assert all(0 < word["probability"] < 1 for word in words)
+    main(["score", str(trained("lstm")), str(text)])
     assert "7 words: perplexity" in capsys.readouterr().out
 
 
@@ -120,6 +127,7 @@ def test_bad_training_input(fail, tmp_path, trained, text_folder):
         (["--pi", "1.5"], "pi = 1.5 must lie strictly between 0 and 1"),
         (["--dropout", "1"], "dropout = 1.0 must be at least 0 and below 1"),
         (["--epochs", "0"], "epochs = 0 must be at least 1"),
+        (["--vocabulary", "1"], "vocabulary = 1 must be 0, for all words, or at least 3"),
         (["--init", "magic"], "unknown init 'magic'"),
         (["--data", text_folder, "--batch-size", "100000"], "lower --batch-size"),
     ]
@@ -167,6 +175,8 @@ def test_bad_questions(fail, trained, tmp_path):
     assert "not trained with sharpening" in fail("evaluate", bbb, "--sharpened")
     assert "samples = -1" in fail("evaluate", bbb, "--samples", "-1")
     assert "lr = -0.1 must be above 0" in fail("evaluate", bbb, "--dynamic", "--lr", "-0.1")
+    assert "nothing to sample" in fail("generate", lstm, "--weights", "sample")
+    assert "lr = -1.0 must be above 0" in fail("compare", bbb, "--lr", "-1")
     assert "temperature = 0.0 must be above 0" in fail("generate", bbb, "--temperature", "0")
     assert "no such file" in fail("score", bbb, tmp_path / "none.txt")
     assert "has no words" in fail("score", bbb, tmp_path / "empty.txt")

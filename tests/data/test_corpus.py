@@ -19,7 +19,7 @@ import torch
 from bayesrnn.data import ptb as ptb_module
 from bayesrnn.data import pydocs as pydocs_module
 from bayesrnn.data.corpus import END, UNKNOWN, Vocabulary, cache_folder, load_corpus, load_split
-from bayesrnn.data.sources import find_source
+from bayesrnn.data.sources import find_source, tokenizer
 from bayesrnn.data.text import text_files
 from bayesrnn.data.wikitext import wikitext2
 
@@ -47,6 +47,11 @@ def test_pydocs_comes_with_python():
     assert (corpus.test == corpus.vocabulary.unknown).float().mean() < 0.06
     train = {tuple(line) for line in source.lines("train")}
     assert not any(tuple(line) in train for line in source.lines("test"))  # nothing was leaked
+
+
+def test_new_text_is_cut_as_the_corpus_was():
+    assert tokenizer("pydocs")("The 3 values, don't!") == ["the", "N", "values", ",", "don't", "!"]
+    assert tokenizer("/some/folder")("The 3 values,") == ["The", "3", "values,"]
 
 
 def test_a_python_stripped_of_its_documentation_says_so(monkeypatch):
@@ -216,12 +221,12 @@ def test_wikitext_is_unpacked(server, monkeypatch, tmp_path):
     folder, address = server
     with zipfile.ZipFile(folder / "w.zip", "w") as archive:
         for split in ("train", "valid", "test"):
-            archive.writestr(f"wikitext-2/wiki.{split}.tokens", f" = {split} = \n words here \n")
+            archive.writestr(f"wikitext-2/wiki.{split}.tokens", f" \n = {split} = \n words here \n")
     monkeypatch.setenv("BAYESRNN_WIKITEXT2_URL", f"{address}/w.zip")
     md5 = hashlib.md5((folder / "w.zip").read_bytes()).hexdigest()
     source = wikitext2(cache_folder(), md5=md5)
-    assert next(source.lines("valid")) == ["=", "valid", "="]
+    assert list(source.lines("valid")) == [[], ["=", "valid", "="], ["words", "here"]]
     vocabulary = Vocabulary.build(source.lines("train"))
-    assert len(load_split(source, "test", vocabulary, cache_folder())) == 8
+    assert len(load_split(source, "test", vocabulary, cache_folder())) == 1 + 5 + 3
     with pytest.raises(ValueError, match="wrong checksum"):
         wikitext2(tmp_path / "other")

@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch import nn
 
+from bayesrnn.cli import main
 from bayesrnn.data.corpus import cache_folder, load_corpus, load_split
 from bayesrnn.data.sources import find_source
 from bayesrnn.evaluation.perplexity import perplexity
-from bayesrnn.evaluation.scoring import Dynamic, Ensemble, segments
+from bayesrnn.evaluation.scoring import Dynamic, Ensemble, SharpenedBound, segments
 from bayesrnn.evaluation.words import score_words
 from bayesrnn.methods import PlainLearner
 from bayesrnn.training.run import Run
@@ -80,10 +81,10 @@ def test_the_perplexity_of_a_split_does_not_depend_on_how_it_is_cut(trained, met
 def test_streams_lose_only_the_context_at_their_start(trained):
     """With N streams, all but the words just after the N - 1 cuts have the score they have with one."""
     run = Run.open(trained("lstm"))
-    model, tokens = run.load_learner().model, _tokens(run)
-    one = _log_probs(Ensemble(model), tokens)
+    learner, tokens = run.load_learner(), _tokens(run)
+    one = _log_probs(Ensemble(learner.model, learner.resting()), tokens)
     for streams in (2, 5, 20):
-        many = _log_probs(Ensemble(model), tokens, streams=streams)
+        many = _log_probs(Ensemble(learner.model, learner.resting()), tokens, streams=streams)
         assert len(many) == len(one)
         length = -(-len(one) // streams)
         far = torch.arange(len(one)) % length > 25  # the state has forgotten where it began
@@ -149,14 +150,31 @@ def test_dynamic_evaluation_learns_a_text_that_repeats_itself(trained):
     assert perplexity(learner, tokens, steps=10).value == pytest.approx(static)  # restored
 
 
-@pytest.mark.parametrize("way", [{}, {"samples": 2}, {"sharpened": True}])
-def test_every_way_of_predicting_can_be_dynamic(trained, way):
-    run = Run.open(trained("sharpened"))
+WAYS = [
+    ("sharpened", {}),
+    ("sharpened", {"samples": 2}),
+    ("sharpened", {"sharpened": True}),
+    ("sgld", {}),
+    ("sgld", {"samples": 2}),
+    ("dropout", {"samples": 2}),
+    ("variational-dropout", {"samples": 2}),
+]
+
+
+@pytest.mark.parametrize(("method", "way"), WAYS, ids=str)
+def test_every_way_of_predicting_can_be_dynamic(trained, method, way):
+    run = Run.open(trained(method))
     learner, tokens = run.load_learner(), _drifting(20, 300)
     before = {k: v.clone() for k, v in learner.state_dict().items()}
     static = perplexity(learner, tokens, steps=10, **way).value
-    assert perplexity(learner, tokens, steps=10, dynamic_lr=0.1, **way).value < static
+    assert perplexity(learner, tokens, steps=10, dynamic_lr=0.1, **way).value < 0.95 * static
     assert all(torch.equal(v, before[k]) for k, v in learner.state_dict().items())
+
+
+def test_dynamic_evaluation_takes_one_stream_only(trained):
+    learner = Run.open(trained("bbb")).load_learner()
+    with pytest.raises(ValueError, match="2 streams would learn from later text"):
+        perplexity(learner, torch.arange(20), dynamic_lr=0.1, streams=2)
 
 
 @pytest.mark.parametrize("position", [35, 60, 99])
@@ -170,7 +188,11 @@ def test_no_word_is_seen_before_it_is_scored(trained, position):
     for text in (tokens, planted):
         learner = run.load_learner()
         scores.append(
-            _log_probs(Dynamic(learner, Ensemble(learner.model), lr=0.5, clip=5.0), text, steps=7)
+            _log_probs(
+                Dynamic(learner, Ensemble(learner.model, learner.resting()), lr=0.5, clip=5.0),
+                text,
+                steps=7,
+            )
         )
     same = scores[0] == scores[1]
     assert same[: position - 1].all()  # word i of the text is score i - 1
@@ -186,8 +208,7 @@ def test_dynamic_evaluation_leaves_the_run_on_disk_alone(trained):
         return {p: hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
 
     before = contents()
-    run = Run.open(folder)
-    perplexity(run.load_learner(), _tokens(run), dynamic_lr=0.1)
+    main(["evaluate", str(folder), "--dynamic", "--samples", "2", "--json"])
     assert contents() == before
 
 
@@ -202,8 +223,18 @@ def test_the_sharpened_score_is_a_bound_with_its_kl(trained):
     assert bound.is_bound
     assert not at_mean.is_bound
     assert bound.words == at_mean.words == len(tokens) - 1
-    assert bound.value != at_mean.value
     assert bound.value == pytest.approx(at_mean.value, rel=0.1)
+    scorer = SharpenedBound(learner.sharpened, 0)
+    nats = kl = 0.0
+    for segment in segments(tokens, streams=8, steps=10):
+        scores = scorer.score(segment)
+        nats -= scores.log_probs[segment.counted].double().sum().item()
+        kl += scores.kl_theta
+    assert kl > 0
+    assert bound.nats == pytest.approx(nats + kl, rel=1e-9)
+    with torch.no_grad():
+        learner.sharpened.kappa.zero_()
+        assert SharpenedBound(learner.sharpened, 0).score(segment).kl_theta == 0
 
 
 def test_what_cannot_be_done_says_so(trained):
@@ -213,12 +244,26 @@ def test_what_cannot_be_done_says_so(trained):
         perplexity(plain, tokens, samples=3)
     with pytest.raises(ValueError, match="not trained with sharpening"):
         perplexity(bbb, tokens, sharpened=True)
-    with pytest.raises(ValueError, match="kept 2 weight samples, fewer than --samples 3"):
-        perplexity(sgld, tokens, samples=3)
+    with pytest.raises(ValueError, match="kept 3 weight samples; ask for no more"):
+        perplexity(sgld, tokens, samples=4)
     with pytest.raises(ValueError, match="samples = -1"):
         perplexity(bbb, tokens, samples=-1)
     with pytest.raises(ValueError, match="no word to score"):
         perplexity(bbb, tokens[:1])
+
+
+def test_sgld_predicts_with_the_average_of_its_kept_samples(trained):
+    run = Run.open(trained("sgld"))
+    learner, tokens = run.load_learner(), _tokens(run)
+    assert len(learner.samples) == len(learner.resting()) == 3
+    average = perplexity(learner, tokens, steps=50)
+    assert average.value == pytest.approx(perplexity(learner, tokens, samples=3, steps=50).value)
+    each = torch.stack(
+        [_log_probs(Ensemble(learner.model, [m]), tokens) for m in learner.members(3, 0)]
+    )
+    by_hand = (each.logsumexp(0) - math.log(3)).double().sum().item()
+    assert average.nats == pytest.approx(-by_hand, rel=1e-5)
+    assert len({round(total, 3) for total in each.sum(1).tolist()}) == 3
 
 
 # ---------------------------------------------------------------------- word by word
@@ -231,6 +276,7 @@ def test_words_are_scored_in_order_with_what_the_model_does_not_know(trained):
     assert [word.word for word in scored] == ["w1", "w10", "nonsense", "<eos>", "w2", "<eos>"]
     assert [word.unknown for word in scored] == [False, False, True, False, False, False]
     assert all(word.mutual_information > 0 for word in scored)
+    assert all(word.probability == pytest.approx(math.exp(-word.surprise)) for word in scored)
     total = sum(word.surprise for word in scored)
     tokens = torch.tensor([run.vocabulary.end, *run.vocabulary.encode([w.word for w in scored])])
     right = perplexity(run.load_learner(), tokens, samples=4, steps=1024)
