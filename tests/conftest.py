@@ -53,10 +53,11 @@ def trained(text_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Call
     def train(method: str) -> Path:
         if method not in done:
             done[method] = folder / method
-            main(
-                f"train --data {text_folder} --method {method} --hidden 12 --epochs 3 --init-scale 0.3"
-                f" --batch-size 8 --unroll 10 --dropout 0.2 --run {done[method]} --no-tensorboard --json".split()
+            options = (
+                "--hidden 12 --epochs 3 --init-scale 0.3 --batch-size 8 --unroll 10 --dropout 0.2"
             )
+            where = f"--data {text_folder} --run {done[method]} --no-tensorboard --json"
+            main(f"train --method {method} {options} {where}".split())
         return done[method]
 
     return train

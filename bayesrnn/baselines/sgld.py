@@ -1,7 +1,8 @@
 """Stochastic gradient Langevin dynamics (Welling and Teh, 2011; for RNNs, Gan et al., 2016).
 
 With loss = total nats / M of a pass (M = N C at the scale of `Cuts`), SGD with step lr on
-loss - log p(theta) / M, plus noise N(0, 2 lr / M), samples from the posterior as lr goes to 0.
+loss - log p(theta) / M, plus noise N(0, 2 lr / M), samples from the posterior as lr goes to 0. The
+training loop clips the gradient of the loss, as for every method, which bends the drift while it clips.
 """
 
 from __future__ import annotations

@@ -246,7 +246,7 @@ class Trainer:
 
     def resume(self) -> None:
         """Go back to the run's last checkpoint."""
-        for half_written in self.run_folder.folder.glob(".*.safetensors.*"):
+        for half_written in self.run_folder.folder.glob(".*"):
             half_written.unlink()  # left by a process that was killed
         if not self.run_folder.checkpoint.exists():
             raise ValueError(
