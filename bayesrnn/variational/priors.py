@@ -59,7 +59,29 @@ class Normal:
 
 
 @dataclass(frozen=True)
-class ScaleMixture:
+class _Mixture:
+    """The numbers of a mixture of two normals around zero."""
+
+    pi: float
+    sigma1: float
+    sigma2: float
+
+    def __post_init__(self) -> None:
+        name = type(self).__name__
+        if not 0 < self.pi < 1:
+            raise ValueError(
+                f"{name}: pi={self.pi} must lie strictly between 0 and 1; "
+                "for a single component use Normal."
+            )
+        _check_positive(name, sigma1=self.sigma1, sigma2=self.sigma2)
+
+    @property
+    def stddev(self) -> float:
+        return math.sqrt(self.pi * self.sigma1**2 + (1 - self.pi) * self.sigma2**2)
+
+
+@dataclass(frozen=True)
+class ScaleMixture(_Mixture):
     """p(theta_j) = pi N(0, sigma1^2) + (1 - pi) N(0, sigma2^2), weight by weight [F17, eq. 18].
 
     Written as the wide component times a bump: with b = (1/narrow^2 - 1/wide^2) / 2 and
@@ -71,17 +93,6 @@ class ScaleMixture:
     The sigmoid is the narrow component's responsibility. No density is ever exponentiated, so
     neither form fails in the tails.
     """
-
-    pi: float
-    sigma1: float
-    sigma2: float
-
-    def __post_init__(self) -> None:
-        _check_mixture(self)
-
-    @property
-    def stddev(self) -> float:
-        return _mixture_stddev(self)
 
     def log_prob(self, theta: Tensor) -> Tensor:
         wide = _Bump.of(self)
@@ -112,23 +123,12 @@ class ScaleMixture:
 
 
 @dataclass(frozen=True)
-class RowScaleMixture:
+class RowScaleMixture(_Mixture):
     """The scale mixture with one choice of component for a whole group of weights.
 
     The groups are those of the authors' script: all weights that leave one input unit (a column of
     a Linear, LSTM or convolution weight), one row of an embedding, one whole bias vector.
     """
-
-    pi: float
-    sigma1: float
-    sigma2: float
-
-    def __post_init__(self) -> None:
-        _check_mixture(self)
-
-    @property
-    def stddev(self) -> float:
-        return _mixture_stddev(self)
 
     def bind(self, layout: Layout) -> _BoundRowScaleMixture:
         return _BoundRowScaleMixture(self, layout)
@@ -220,7 +220,7 @@ class _Bump:
     b: float
 
     @classmethod
-    def of(cls, mixture: ScaleMixture | RowScaleMixture, group_size: int = 1) -> _Bump:
+    def of(cls, mixture: _Mixture, group_size: int = 1) -> _Bump:
         weighted = [(mixture.sigma1, mixture.pi), (mixture.sigma2, 1 - mixture.pi)]
         (narrow, p_narrow), (wide, p_wide) = sorted(weighted)
         return cls(
@@ -358,17 +358,3 @@ def _check_positive(owner: str, **values: float) -> None:
     for name, value in values.items():
         if not (value > 0 and math.isfinite(value)):
             raise ValueError(f"{owner}: {name}={value} must be a positive, finite number.")
-
-
-def _mixture_stddev(mixture: ScaleMixture | RowScaleMixture) -> float:
-    return math.sqrt(mixture.pi * mixture.sigma1**2 + (1 - mixture.pi) * mixture.sigma2**2)
-
-
-def _check_mixture(mixture: ScaleMixture | RowScaleMixture) -> None:
-    owner = type(mixture).__name__
-    if not 0 < mixture.pi < 1:
-        raise ValueError(
-            f"{owner}: pi={mixture.pi} must lie strictly between 0 and 1; "
-            "for a single component use Normal."
-        )
-    _check_positive(owner, sigma1=mixture.sigma1, sigma2=mixture.sigma2)
