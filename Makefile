@@ -22,7 +22,7 @@ check: $(VENV)/ready
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/basedpyright --level error
 	@PYTHONPATH=. $(BIN)/lint-imports --no-cache > $(VENV)/imports.log || { cat $(VENV)/imports.log; exit 1; }
-	@$(BIN)/pytest
+	@$(MAKE) --no-print-directory test
 
 format: $(VENV)/ready
 	@$(BIN)/ruff check --fix --quiet .
