@@ -94,9 +94,9 @@ def test_sharpened_gradients_are_those_of_autograd_through_the_sampler(case: Cas
         sharpened, case, eps, eps0, W, _log_prior(prior, posterior), exact=exact
     )
     eta_unit = sharpened.sigma0**2 / sharpened.loss_scale
-    torch.testing.assert_close(posterior.mu.grad, g_mu, rtol=1e-9, atol=1e-10)
-    torch.testing.assert_close(posterior.rho.grad, g_rho, rtol=1e-9, atol=1e-10)
-    torch.testing.assert_close(sharpened.kappa.grad / eta_unit, g_eta, rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(posterior.mu.grad, g_mu, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(posterior.rho.grad, g_rho, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(sharpened.kappa.grad / eta_unit, g_eta, rtol=1e-10, atol=1e-10)
 
 
 def test_weights_do_not_change_inside_a_sample_and_differ_between_samples(case: Case):

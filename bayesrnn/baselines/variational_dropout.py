@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from bayesrnn.models.word_lm import State
+from bayesrnn.models.word_lm import State, nats_per_stream
 
 
 class VariationalDropoutLM(nn.Module):
@@ -54,8 +54,7 @@ class VariationalDropoutLM(nn.Module):
     def loss(self, x: Tensor, y: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """Nats summed over time and averaged over the streams."""
         logits, after = self(x, state)
-        nats = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="sum")
-        return nats / x.shape[1], after
+        return nats_per_stream(logits, y), after
 
     def _mask(self, like: Tensor, *shape: int) -> Tensor:
         keep = 1 - self.p

@@ -34,6 +34,10 @@ class WordLM(nn.Module):
 
     def loss(self, x: Tensor, y: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """Nats summed over time and averaged over the N streams, and the state after the last step."""
-        logits, after = self(x, state)  # (T, N, V)
-        nats = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="sum")
-        return nats / x.shape[1], after
+        logits, after = self(x, state)
+        return nats_per_stream(logits, y), after
+
+
+def nats_per_stream(logits: Tensor, y: Tensor) -> Tensor:
+    """-log p(y) summed over time and averaged over the streams: logits (T, N, V), y (T, N)."""
+    return F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="sum") / y.shape[1]
