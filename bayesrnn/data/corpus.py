@@ -19,7 +19,7 @@ from torch import Tensor
 
 UNKNOWN, END = "<unk>", "<eos>"
 SPLITS = ("train", "valid", "test")
-_FORMAT = 1
+_FORMAT = 2
 
 
 class Source(Protocol):

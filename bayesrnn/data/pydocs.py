@@ -10,6 +10,7 @@ import ast
 import re
 import sys
 import sysconfig
+import zlib
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +19,6 @@ from pathlib import Path
 _SKIPPED = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "pydoc_data"}
 _WORD = re.compile(r"[a-z]+(?:'[a-z]+)?|\d+|[.,;:!?()]")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
-_SHARES = {"train": 0.88, "valid": 0.06, "test": 0.06}
 _FEWEST_TOKENS = 100_000
 
 
@@ -28,24 +28,21 @@ class PyDocs:
     name = "pydocs"
 
     def lines(self, split: str) -> Iterator[list[str]]:
-        # Whole documents are held out, so that no sentence of a test document is trained on. Each
-        # goes to the split that is furthest behind its share of the tokens so far.
-        tokens = dict.fromkeys(_SHARES, 0)
-        for sentences in self._documents:
-            furthest = min(_SHARES, key=lambda name: tokens[name] / _SHARES[name])
-            tokens[furthest] += sum(len(sentence) + 1 for sentence in sentences)
-            if furthest == split:
+        # Whole documents are held out, by their names: so that no sentence of a test document is trained
+        # on, nor by the documentation of another version of Python.
+        for name, sentences in self._documents:
+            if _split_of(name) == split:
                 yield from sentences
 
     def fingerprint(self) -> str:
         return f"{sys.version} {sysconfig.get_path('stdlib')}"
 
     @cached_property
-    def _documents(self) -> list[list[list[str]]]:
-        texts = [*_topics(), *_docstrings()]
+    def _documents(self) -> list[tuple[str, list[list[str]]]]:
+        """The name and sentences of each document."""
         seen: set[tuple[str, ...]] = set()
         documents = []
-        for text in texts:
+        for name, text in [*_topics(), *_docstrings()]:
             sentences = []
             for sentence in _sentences(text):
                 key = tuple(sentence)  # the same sentence stands in many docstrings: keep one
@@ -53,8 +50,8 @@ class PyDocs:
                     seen.add(key)
                     sentences.append(sentence)
             if sentences:
-                documents.append(sentences)
-        tokens = sum(len(sentence) + 1 for sentences in documents for sentence in sentences)
+                documents.append((name, sentences))
+        tokens = sum(len(sentence) + 1 for _, sentences in documents for sentence in sentences)
         if tokens < _FEWEST_TOKENS:
             raise ValueError(
                 f"this Python has only {tokens} tokens of documentation inside (stripped of its "
@@ -68,16 +65,21 @@ def words(text: str) -> list[str]:
     return ["N" if word.isdigit() else word for word in _WORD.findall(text.lower())]
 
 
-def _topics() -> list[str]:
+def _split_of(name: str) -> str:
+    place = zlib.crc32(name.encode()) % 100
+    return "train" if place < 88 else "valid" if place < 94 else "test"
+
+
+def _topics() -> list[tuple[str, str]]:
     try:
         from pydoc_data.topics import topics
     except ImportError:
         return []
-    return [topics[name] for name in sorted(topics)]
+    return [(f"topic {name}", topics[name]) for name in sorted(topics)]
 
 
-def _docstrings() -> Iterator[str]:
-    """One text for each file of the standard library: all its docstrings."""
+def _docstrings() -> Iterator[tuple[str, str]]:
+    """The name and the docstrings of each file of the standard library."""
     root = Path(sysconfig.get_path("stdlib"))
     for path in sorted(root.rglob("*.py")):
         if _SKIPPED.intersection(path.relative_to(root).parts):
@@ -90,7 +92,7 @@ def _docstrings() -> Iterator[str]:
         found = [ast.get_docstring(node) for node in ast.walk(tree) if isinstance(node, kinds)]
         text = "\n\n".join(docstring for docstring in found if docstring)
         if text:
-            yield text
+            yield path.relative_to(root).as_posix(), text
 
 
 def _sentences(text: str) -> Iterator[list[str]]:
