@@ -44,7 +44,8 @@ def test_pydocs_comes_with_python():
     assert len(corpus.vocabulary) == 5000
     assert 300_000 < sum(sizes) < 480_000
     assert all(0.04 < size / sum(sizes) < 0.08 for size in sizes[1:])
-    assert (corpus.test == corpus.vocabulary.unknown).float().mean() < 0.06
+    # Most words of documents never seen are known; how many depends on the version of Python.
+    assert (corpus.test == corpus.vocabulary.unknown).float().mean() < 0.12
     train = {tuple(line) for line in source.lines("train")}
     assert not any(tuple(line) in train for line in source.lines("test"))  # nothing was leaked
 
