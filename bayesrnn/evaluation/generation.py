@@ -46,5 +46,5 @@ def generate(
             if 0 < top_k < len(scores):
                 scores[scores < scores.topk(top_k).values[-1]] = -torch.inf
             tokens = torch.multinomial(scores.softmax(-1), 1, generator=generator)
-            written.append(vocabulary.words[tokens.item()])  # type: ignore[index]
+            written.append(vocabulary.words[int(tokens)])
     return written
