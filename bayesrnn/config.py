@@ -76,6 +76,8 @@ class Config:
     """Log standard deviation of the narrow component."""
     sigma_init: float = 0.02
     """Where sigma starts; 0 for the authors' rule, a share of the prior's width."""
+    kl_gradient: str = "expected"
+    """The KL's gradient: sampled at each draw, as in the paper, or expected, with less noise."""
 
     # Sharpening
     sigma0: float = 0.02
@@ -161,6 +163,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "method": METHODS,
     "init": ("uniform", "fan-in"),
     "prior": ("mixture", "row-mixture", "normal", "empirical"),
+    "kl_gradient": ("sampled", "expected"),
 }
 
 

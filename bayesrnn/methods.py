@@ -90,6 +90,7 @@ def make_learner(config: Config, vocabulary: int) -> Learner:
             name != "out.bias"
         ),  # an ordinary parameter, as in the authors' script
         sigma_init=config.sigma_init or init.from_prior(),
+        kl_gradient=config.kl_gradient,  # pyright: ignore[reportArgumentType]
         generator=generator,
     )
     if config.method == "bbb":

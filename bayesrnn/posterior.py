@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 from torch import Generator, Tensor, nn
@@ -24,6 +24,7 @@ from bayesrnn.variational.priors import EmpiricalNormal, Prior, RowScaleMixture
 FORMAT = "bayesrnn-posterior-1"
 IDLE_ACCUMULATIONS = 200
 T = TypeVar("T")
+KLGradient = Literal["sampled", "expected"]
 
 
 @dataclass(eq=False)
@@ -56,6 +57,7 @@ class Posterior:
         *,
         select: Select = None,
         sigma_init: float | init.SigmaRule | None = None,
+        kl_gradient: KLGradient = "sampled",
         generator: Generator | None = None,
     ) -> None:
         """
@@ -65,6 +67,9 @@ class Posterior:
             select: names ("lstm.*", a list of them) or a predicate; None for all that train.
             sigma_init: a number or a rule from `bayesrnn.init`; by default a tenth of each
                 tensor's root mean square.
+            kl_gradient: "sampled" differentiates log q - log p at each draw, as the paper does;
+                "expected" differentiates the KL itself, without the noise of the prior's score,
+                for priors that have `expected_score`: all of bayesrnn's but RowScaleMixture.
             generator: the randomness of `sigma_init`, for rules that have any.
         """
         if isinstance(prior, type):
@@ -75,6 +80,8 @@ class Posterior:
         self.prior = prior
         self.weights = FlatWeights(model, select)
         self._bound_prior = priors.bind(prior, self.layout)
+        self.kl_gradient = kl_gradient
+        self._check_kl_gradient()
         sigma = init.initial_sigma(
             self.layout, self.weights.flat, sigma_init, self._bound_prior, generator
         )
@@ -237,6 +244,7 @@ class Posterior:
             "prior": priors.to_config(self.prior),
             "prior_type": type(self.prior).__qualname__,
             "select": [slot.name for slot in self.layout],
+            "kl_gradient": self.kl_gradient,
         }
 
     @classmethod
@@ -283,7 +291,9 @@ class Posterior:
 
         unbound = FlatWeights(model, select)
         check_state(_state_of(unbound, unbound.flat, unbound.flat), ours, source)
-        posterior = cls(model, prior, select=select)
+        posterior = cls(
+            model, prior, select=select, kl_gradient=header.get("kl_gradient", "sampled")
+        )
         posterior.load_state_dict(ours)
         return posterior
 
@@ -334,8 +344,13 @@ class Posterior:
     @torch.no_grad()
     def accumulate(self, draw: Draw, g: Tensor, *, kl_weight: float) -> None:
         """Add the gradients of mu and rho that follow from g, the loss gradient at the draw."""
-        score = priors.score(self.fitted_prior(), self.theta(draw))
-        g_mu, g_rho = bbb.gradients(g, score, draw.eps, draw.sigma, kl_weight)
+        prior: Any = self.fitted_prior()
+        if self.kl_gradient == "expected":
+            score = prior.expected_score(self.current_mu(), draw.sigma)
+            g_mu, g_rho = bbb.expected_gradients(g, score, draw.eps, draw.sigma, kl_weight)
+        else:
+            score = priors.score(prior, self.theta(draw))
+            g_mu, g_rho = bbb.gradients(g, score, draw.eps, draw.sigma, kl_weight)
         add_grad(self.mu, self.zero_fixed(g_mu))
         add_grad(self.rho, self.zero_fixed(g_rho))
 
@@ -351,6 +366,19 @@ class Posterior:
         return fit(self.current_mu(), gaussian.sigma_from_rho(self.rho.detach()))
 
     # ------------------------------------------------------------------ helpers
+
+    def _check_kl_gradient(self) -> None:
+        known = get_args(KLGradient)
+        if self.kl_gradient not in known:
+            raise ValueError(f"kl_gradient={self.kl_gradient!r}; use {' or '.join(map(repr, known))}.")
+        fits = hasattr(self._bound_prior, "fit")  # its fitted forms all have one
+        if self.kl_gradient == "expected" and not (
+            fits or hasattr(self._bound_prior, "expected_score")
+        ):
+            raise ValueError(
+                f"kl_gradient='expected' needs a prior with expected_score(mu, sigma), which "
+                f"{type(self.prior).__name__} has not; use 'sampled'."
+            )
 
     @torch.no_grad()
     def _write(self, theta: Tensor) -> None:

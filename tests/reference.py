@@ -45,6 +45,18 @@ def bbb_gradients(posterior, case, eps, kl_weight, log_prior):
     return torch.autograd.grad(energy, [mu, rho])
 
 
+def closed_kl_gradients(posterior, case, eps, kl_weight, prior: TorchNormal):
+    """d/d(mu, rho) of loss(theta) + w * KL[q || prior], the KL in closed form."""
+    mu = posterior.mu.detach().clone().requires_grad_()
+    rho = posterior.rho.detach().clone().requires_grad_()
+    sigma = F.softplus(rho)
+    kl = torch.distributions.kl_divergence(TorchNormal(mu, sigma), prior)
+    for span in posterior.layout.fixed:
+        kl = torch.cat([kl[: span.start], kl.new_zeros(span.stop - span.start), kl[span.stop :]])
+    energy = _loss_at(posterior, case, mu + sigma * eps) + kl_weight * kl.sum()
+    return torch.autograd.grad(energy, [mu, rho])
+
+
 def sharpened_gradients(sharpened, case, eps, eps0, kl_weight, log_prior, *, exact):
     """d/d(mu, rho, eta) of the sharpened free energy, through the whole sampler.
 

@@ -63,11 +63,39 @@ def _quadratic():
     return model, loss, a_matrix, centre
 
 
+def test_the_expected_kl_gradient_is_the_average_of_the_sampled_one_and_far_less_noisy():
+    """The mixture's, on weights started around its narrow component: mean and length."""
+    weights, draws = 500, 3000
+    model = Theta(torch.linspace(-0.04, 0.04, weights).double())
+    prior = bayesrnn.ScaleMixture(0.75, math.exp(-1), math.exp(-6))
+    sampled = bayesrnn.Posterior(model, prior, sigma_init=0.02)
+    expected = bayesrnn.Posterior(
+        Theta(model.theta.detach().clone()), prior, sigma_init=0.02, kl_gradient="expected"
+    )
+    generator = torch.Generator().manual_seed(6)
+    estimates = []
+    for _ in range(draws):
+        sampled.mu.grad = sampled.rho.grad = None
+        draw = sampled.draw(generator=generator)
+        sampled.accumulate(draw, torch.zeros_like(draw.eps), kl_weight=1.0)
+        estimates.append(torch.cat([sampled.mu.grad, sampled.rho.grad]))
+    drawn = torch.stack(estimates)
+    expected.accumulate(draw, torch.zeros_like(draw.eps), kl_weight=1.0)
+    right = torch.cat([expected.mu.grad, expected.rho.grad])
+    z = (drawn.mean(0) - right) / (drawn.std(0) / math.sqrt(draws))
+    assert z.abs().max() < 4.5  # of 1,000 z-scores
+    assert z.square().mean() < 1.2
+    assert right[:weights].norm() < 0.2 * drawn[:, :weights].norm(dim=1).mean()
+
+
+@pytest.mark.parametrize("kl_gradient", ["sampled", "expected"])
 @pytest.mark.parametrize("prior_sigma", [0.3, 2.0])
-def test_estimators_are_unbiased(prior_sigma):
+def test_estimators_are_unbiased(prior_sigma, kl_gradient):
     """z-scores of the averaged estimates against the free energy's exact gradients."""
     model, loss, a_matrix, centre = _quadratic()
-    posterior = bayesrnn.Posterior(model, bayesrnn.Normal(prior_sigma), sigma_init=0.4)
+    posterior = bayesrnn.Posterior(
+        model, bayesrnn.Normal(prior_sigma), sigma_init=0.4, kl_gradient=kl_gradient
+    )
     mu, sigma, w = posterior.mu.detach().clone(), posterior.sigma(), 0.7
     right_mu = a_matrix @ (mu - centre) + w * mu / prior_sigma**2
     right_sigma = a_matrix.diagonal() * sigma + w * (sigma / prior_sigma**2 - 1 / sigma)

@@ -76,6 +76,20 @@ def test_gradients_are_those_of_autograd(case: Case, prior):
     torch.testing.assert_close(posterior.rho.grad, g_rho, rtol=1e-10, atol=1e-10)
 
 
+def test_expected_gradients_are_those_of_the_closed_kl(case: Case):
+    """With a normal prior the KL is closed, so autograd differentiates  loss(theta) + w KL  itself."""
+    posterior = bayesrnn.Posterior(
+        case.model, bayesrnn.Normal(0.3), sigma_init=0.2, kl_gradient="expected"
+    )
+    posterior.model = copy.deepcopy(case.model)
+    with posterior.sample() as draw:
+        case.closure().backward()
+    posterior.accumulate_grad(draw, kl_weight=W)
+    g_mu, g_rho = reference.closed_kl_gradients(posterior, case, draw.eps, W, reference.normal(0.3))
+    torch.testing.assert_close(posterior.mu.grad, g_mu, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(posterior.rho.grad, g_rho, rtol=1e-10, atol=1e-10)
+
+
 @pytest.mark.parametrize("exact", [False, True], ids=["first-order", "exact"])
 def test_sharpened_gradients_are_those_of_autograd_through_the_sampler(case: Case, exact):
     prior = bayesrnn.ScaleMixture(**MIXTURE)
@@ -144,7 +158,7 @@ def test_predict_changes_nothing(case: Case):
 
 
 def test_saving_and_loading_into_a_fresh_model_is_exact(case: Case, tmp_path):
-    posterior = bayesrnn.Posterior(case.model, bayesrnn.Normal(0.5))
+    posterior = bayesrnn.Posterior(case.model, bayesrnn.Normal(0.5), kl_gradient="expected")
     fresh = copy.deepcopy(case.model)
     for parameter in fresh.parameters():
         parameter.data.normal_()
@@ -154,6 +168,7 @@ def test_saving_and_loading_into_a_fresh_model_is_exact(case: Case, tmp_path):
     posterior.save(tmp_path / "posterior.safetensors")
     loaded = bayesrnn.Posterior.load(tmp_path / "posterior.safetensors", fresh)
     assert loaded.prior == posterior.prior
+    assert loaded.kl_gradient == "expected"
     assert all(torch.equal(v, loaded.state_dict()[k]) for k, v in posterior.state_dict().items())
     case.model.eval()
     fresh.eval()

@@ -24,3 +24,19 @@ def gradients(
     g_mu = g.sub(score, alpha=kl_weight)
     g_sigma = (g_mu * eps).sub_(kl_weight / sigma)
     return g_mu, g_sigma.mul_(sigmoid_rho(sigma))
+
+
+def expected_gradients(
+    g: Tensor, expected_score: tuple[Tensor, Tensor], eps: Tensor, sigma: Tensor, kl_weight: float
+) -> tuple[Tensor, Tensor]:
+    """The same for  loss(theta) + w * KL[q || p]  with the KL itself instead of its one-sample estimate.
+
+        g_mu  = g - w * d E_q[log p] / d mu
+        g_rho = (g * eps - w * (d E_q[log p] / d sigma + 1 / sigma)) * sigmoid(rho)
+
+    Equal to `gradients` on average over eps, without the noise that the prior's score has at a sample.
+    """
+    by_mu, by_sigma = expected_score
+    g_mu = g.sub(by_mu, alpha=kl_weight)
+    g_sigma = (g * eps).sub_(by_sigma + 1 / sigma, alpha=kl_weight)
+    return g_mu, g_sigma.mul_(sigmoid_rho(sigma))

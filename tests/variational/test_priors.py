@@ -64,6 +64,49 @@ def _integrated_kl(log_p, mu, sigma):
     return float((half * weights * sigma * np.exp(log_q) * difference).sum())
 
 
+GRID = [
+    bayesrnn.ScaleMixture(pi, math.exp(log_sigma1), math.exp(log_sigma2))
+    for pi, log_sigma1, log_sigma2 in [(0.25, -1, -7), (0.75, -1, -6), (0.25, 0, -8), (0.75, -2, -6)]
+]
+
+
+@pytest.mark.parametrize("mixture", [*GRID, *MIXTURES[3:]], ids=str)
+@pytest.mark.parametrize(
+    ("widths", "slope_error", "curvature_error"),
+    [(0.3, 0.06, 0.15), (1.0, 0.01, 0.03), (8.0, 0.01, 0.01), (60.0, 0.01, 0.01)],
+)
+def test_expected_score_is_the_derivative_of_the_expectation(
+    mixture, widths, slope_error, curvature_error
+):
+    """For q from a third of the narrow component's width to sixty times it."""
+    narrow = min(mixture.sigma1, mixture.sigma2)
+    size = torch.logspace(-2, 2.5, 400, dtype=torch.float64) * narrow
+    mu = torch.cat([-size, torch.zeros(1, dtype=torch.float64), size])
+    sigma = torch.full_like(mu, widths * narrow)
+    h = 1e-4 * narrow
+
+    def expected(m, s):
+        return mixture.expected_log_prob(m, s)
+
+    right_mu = (expected(mu + h, sigma) - expected(mu - h, sigma)) / (2 * h)
+    right_sigma = (expected(mu, sigma + h) - expected(mu, sigma - h)) / (2 * h)
+    for dtype in (torch.float64, torch.float32):
+        by_mu, by_sigma = mixture.expected_score(mu.to(dtype), sigma.to(dtype))
+        assert (by_mu - right_mu).abs().max() < slope_error * right_mu.abs().max()
+        assert (by_sigma - right_sigma).abs().max() < curvature_error * right_sigma.abs().max()
+
+
+@pytest.mark.parametrize("mixture", GRID, ids=str)
+def test_expected_score_is_smooth_and_finite_everywhere(mixture):
+    mu = torch.tensor([0.0, 1e-30, 1e-4, 0.05, 3.0, 1e3, -1e3])
+    for sigma in (1e-30, 1e-8, 1e-3, 1.0, 1e3):
+        by_mu, by_sigma = mixture.expected_score(mu, torch.full_like(mu, sigma))
+        assert torch.isfinite(by_mu).all()
+        assert torch.isfinite(by_sigma).all()
+        assert by_mu[0] == 0
+        torch.testing.assert_close(by_mu[-1], -by_mu[-2])
+
+
 def test_gauss_hermite_would_miss_the_spike():
     """Why the mixture has a quadrature of its own: the generic one errs by a fifth of a nat."""
     mixture = MIXTURES[0]
