@@ -98,15 +98,16 @@ class FlatWeights:
             for parameter, grad in zip(self.parameters, before, strict=True):
                 parameter.grad = grad
 
-    def gather_grad(self) -> Tensor | None:
+    def gather_grad(self, vector: Callable[[], Tensor] | None = None) -> Tensor | None:
         """The gradients of all bound weights as one vector; a missing one is zeros.
 
-        None if no weight has a gradient. The weights' own gradients are cleared.
+        None if no weight has a gradient. The weights' own gradients are cleared. `vector` gives
+        the memory to write to.
         """
         grads = [parameter.grad for parameter in self.parameters]
         if all(grad is None for grad in grads):
             return None
-        g = self.flatten(grads)
+        g = self.flatten(grads, None if vector is None else vector())
         self.clear_grad()
         return g
 
@@ -114,14 +115,16 @@ class FlatWeights:
         for parameter in self.parameters:
             parameter.grad = None
 
-    def flatten(self, tensors: Sequence[Tensor | None]) -> Tensor:
-        """One tensor for each slot as a vector; a missing one is zeros."""
-        return torch.cat(
-            [
-                self.flat.new_zeros(slot.size) if tensor is None else _dense(tensor).reshape(-1)
-                for slot, tensor in zip(self.layout, tensors, strict=True)
-            ]
-        )
+    @torch.no_grad()
+    def flatten(self, tensors: Sequence[Tensor | None], out: Tensor | None = None) -> Tensor:
+        """One tensor for each slot as a vector, in `out` if given; a missing one is zeros."""
+        out = torch.empty_like(self.flat) if out is None else out
+        for slot, tensor in zip(self.layout, tensors, strict=True):
+            if tensor is None:
+                out[slot.span] = 0
+            else:
+                out[slot.span].view(slot.shape).copy_(_dense(tensor))
+        return out
 
     def named(self, vector: Tensor) -> dict[str, Tensor]:
         """Views of a flat vector by weight name, in the weight's shape."""

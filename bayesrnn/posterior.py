@@ -14,10 +14,11 @@ import torch
 from torch import Generator, Tensor, nn
 
 from bayesrnn import init
+from bayesrnn.buffers import Buffers
 from bayesrnn.flat import FlatWeights, Select
 from bayesrnn.gradients import add_grad, check_closure, check_kl_weight, loss_of
 from bayesrnn.storage import check_state, copy_state, load_tensors, save_tensors
-from bayesrnn.variational import bbb, gaussian, priors
+from bayesrnn.variational import gaussian, noise, passes, priors
 from bayesrnn.variational.layout import Layout
 from bayesrnn.variational.priors import EmpiricalNormal, Prior, RowScaleMixture
 
@@ -29,7 +30,11 @@ KLGradient = Literal["sampled", "expected"]
 
 @dataclass(eq=False)
 class Draw:
-    """One sample of the weights, theta = mu + sigma * eps, by what it was made of."""
+    """One sample of the weights, theta = mu + sigma * eps, by what it was made of.
+
+    Once its gradient has been accumulated, or its block has ended without one, a draw is spent: the
+    next draw takes over its memory.
+    """
 
     eps: Tensor
     sigma: Tensor
@@ -91,6 +96,8 @@ class Posterior:
         self.weights.bind()
 
         self._mean: Tensor | None = None  # a copy of mu while the model holds something else
+        self.buffers = Buffers(self.rho.detach())
+        self._spent: list[Draw] = []
         self._own_writes = 0
         self._unused: Draw | None = None  # the last draw with a gradient, until that is accumulated
         self._idle = 0  # accumulations since the mean last changed
@@ -115,11 +122,13 @@ class Posterior:
         Call `loss.backward()` inside it, and `accumulate_grad` and the optimiser after it.
         """
         draw = self.draw(generator=generator)
-        with self.weights.own_grads(), self.place(self.theta(draw)):
+        with self.weights.own_grads(), self.placed(draw):
             yield draw
             if draw.g is None:
-                draw.g = self.weights.gather_grad()
-        if draw.g is not None and self._mean is None:
+                draw.g = self.weights.gather_grad(self.buffers.take)
+        if draw.g is None:
+            self.spend(draw)
+        elif self._mean is None:
             self._warn_if_unused()
             self._unused = draw
 
@@ -146,6 +155,7 @@ class Posterior:
         self._warn_if_idle()
         self.accumulate(draw, g, kl_weight=kl_weight)
         draw.g = self._unused = None
+        self.spend(draw)
 
     def backward(
         self, closure: Callable[[], T], *, kl_weight: float, generator: Generator | None = None
@@ -303,10 +313,19 @@ class Posterior:
     def draw(self, *, generator: Generator | None = None) -> Draw:
         """Fresh noise, not yet placed in the model."""
         self.weights.check()
-        eps = torch.randn(
-            self.rho.shape, generator=generator, dtype=self.rho.dtype, device=self.rho.device
-        )
-        return Draw(self.zero_fixed(eps), gaussian.sigma_from_rho(self.rho), self._mean_changes())
+        while self._spent:
+            spent = self._spent.pop()
+            self.buffers.give(spent.eps, spent.sigma)
+            del spent.eps, spent.sigma
+        sigma = self.buffers.take()
+        passes.sigma_(sigma, self.rho.detach())
+        return Draw(self.noise(generator=generator), sigma, self._mean_changes())
+
+    @torch.no_grad()
+    def noise(self, *, generator: Generator | None = None) -> Tensor:
+        """eps ~ N(0, I), a flat vector; 0 for padding rows."""
+        key = noise.new_key(generator, self.rho.device)
+        return self.zero_fixed(noise.normal_(self.buffers.take(), key))
 
     def current_mu(self) -> Tensor:
         """mu, also while the model holds something else."""
@@ -320,39 +339,57 @@ class Posterior:
     @contextmanager
     def place(self, theta: Tensor) -> Iterator[None]:
         """Inside the block the model holds `theta`; after it, and after an error, what it held."""
-        self.weights.check()
-        outermost = self._mean is None
-        held = self.mu.detach().clone()
-        if outermost:
-            self._mean = held
-        before = self._mean_changes()
-        self._write(theta)
-        try:
+
+        def write(held: Tensor) -> None:
+            held.copy_(self.mu.detach())
+            self.mu.copy_(theta)
+
+        with self._holding(write):
             yield
-            self.weights.check()
-            changed = self._mean_changes() != before
-        finally:
-            self._write(held)
-            if outermost:
-                self._mean = None
-        if changed:
-            raise ValueError(
-                "the weights were changed inside the block (an optimiser step, or an in-place "
-                "edit); that change is undone. Step after the block."
-            )
+
+    @contextmanager
+    def placed(self, draw: Draw) -> Iterator[None]:
+        """Inside the block the model holds the draw's weights."""
+        if self._mean is not None:  # the model does not hold mu, so theta needs a vector of its own
+            with self.place(self.theta(draw)):
+                yield
+            return
+        with self._holding(
+            lambda held: passes.theta_(self.mu.detach(), held, draw.sigma, draw.eps)
+        ):
+            yield
+
+    def rewrite(self, write: Callable[[Tensor], None]) -> None:
+        """Inside `place` or `placed`: let `write` change the model's weights, a flat vector, in place."""
+        assert self._mean is not None
+        self._write(lambda: write(self.mu.detach()))
+
+    def spend(self, draw: Draw) -> None:
+        """Say that a draw is done with; the next takes over its memory."""
+        if draw not in self._spent:
+            self._spent.append(draw)
 
     @torch.no_grad()
     def accumulate(self, draw: Draw, g: Tensor, *, kl_weight: float) -> None:
-        """Add the gradients of mu and rho that follow from g, the loss gradient at the draw."""
+        """Add the gradients of mu and rho that follow from g, the loss gradient at the draw.
+
+        g is used up: it becomes the gradient of mu.
+        """
         prior: Any = self.fitted_prior()
-        if self.kl_gradient == "expected":
-            score = prior.expected_score(self.current_mu(), draw.sigma)
-            g_mu, g_rho = bbb.expected_gradients(g, score, draw.eps, draw.sigma, kl_weight)
-        else:
-            score = priors.score(prior, self.theta(draw))
-            g_mu, g_rho = bbb.gradients(g, score, draw.eps, draw.sigma, kl_weight)
-        add_grad(self.mu, self.zero_fixed(g_mu))
-        add_grad(self.rho, self.zero_fixed(g_rho))
+        expected = self.kl_gradient == "expected"
+        gradients = passes.expected_gradients_ if expected else passes.sampled_gradients_
+        if not getattr(prior, "elementwise", False):
+            gradients = gradients.function
+        g_rho = self.buffers.take()
+        weight = torch.tensor(kl_weight, dtype=torch.float64)
+        gradients(g, g_rho, self.current_mu(), draw.sigma, draw.eps, prior=prior, kl_weight=weight)
+        self.add_grad(self.mu, self.zero_fixed(g))
+        self.add_grad(self.rho, self.zero_fixed(g_rho))
+
+    def add_grad(self, parameter: nn.Parameter, gradient: Tensor) -> None:
+        """Add a flat vector to `.grad`, as backward does. Its memory comes back once `.grad` is dropped."""
+        add_grad(parameter, gradient)
+        self.buffers.lend(gradient)
 
     def zero_fixed(self, vector: Tensor) -> Tensor:
         """Zero a flat vector's padding rows, in place."""
@@ -370,7 +407,9 @@ class Posterior:
     def _check_kl_gradient(self) -> None:
         known = get_args(KLGradient)
         if self.kl_gradient not in known:
-            raise ValueError(f"kl_gradient={self.kl_gradient!r}; use {' or '.join(map(repr, known))}.")
+            raise ValueError(
+                f"kl_gradient={self.kl_gradient!r}; use {' or '.join(map(repr, known))}."
+            )
         fits = hasattr(self._bound_prior, "fit")  # its fitted forms all have one
         if self.kl_gradient == "expected" and not (
             fits or hasattr(self._bound_prior, "expected_score")
@@ -380,10 +419,35 @@ class Posterior:
                 f"{type(self.prior).__name__} has not; use 'sampled'."
             )
 
+    @contextmanager
+    def _holding(self, write: Callable[[Tensor], None]) -> Iterator[None]:
+        """`write` copies the model's weights to the vector it is given, and puts others in the model."""
+        self.weights.check()
+        outermost = self._mean is None
+        held = self.buffers.take()
+        before = self._mean_changes()
+        self._write(lambda: write(held))
+        if outermost:
+            self._mean = held
+        try:
+            yield
+            self.weights.check()
+            changed = self._mean_changes() != before
+        finally:
+            self._write(lambda: self.mu.copy_(held))
+            self.buffers.give(held)
+            if outermost:
+                self._mean = None
+        if changed:
+            raise ValueError(
+                "the weights were changed inside the block (an optimiser step, or an in-place "
+                "edit); that change is undone. Step after the block."
+            )
+
     @torch.no_grad()
-    def _write(self, theta: Tensor) -> None:
+    def _write(self, write: Callable[[], object]) -> None:
         before = self.mu._version
-        self.mu.copy_(theta)
+        write()
         self._own_writes += self.mu._version - before
         # Autocast keeps low-precision copies of weights until its region ends; they are stale now.
         torch.clear_autocast_cache()
@@ -398,6 +462,10 @@ class Posterior:
         return self.weights.gather_grad() if inside else None
 
     def _check_current(self, draw: Draw) -> None:
+        if isinstance(draw, Draw) and not hasattr(draw, "eps"):
+            raise ValueError(
+                "this draw is spent: a later one has taken over its memory. Use a draw before the next."
+            )
         if not isinstance(draw, Draw) or draw.eps.shape != self.rho.shape:
             raise ValueError("this is no draw of this posterior; use what its sample() gave.")
         if draw.mean_changes != self._mean_changes():

@@ -15,7 +15,7 @@ from torch import Generator, Tensor, nn
 from bayesrnn.gradients import add_grad, check_closure, check_kl_weight, loss_of
 from bayesrnn.posterior import Posterior
 from bayesrnn.storage import copy_state, load_tensors, save_tensors
-from bayesrnn.variational import sharpening
+from bayesrnn.variational import passes, sharpening
 
 T = TypeVar("T")
 
@@ -94,24 +94,30 @@ class Sharpened:
         check_closure(closure)
         posterior = self.posterior
         draw = posterior.draw(generator=generator)
-        phi, eta = posterior.theta(draw), self.eta
         rng = _rng_state(posterior.rho.device) if self.exact else None
-        g_phi = self._gradient_at(phi, closure)
-        theta = self._sharpen(phi, g_phi, eta, generator)
-        with posterior.weights.own_grads(), posterior.place(theta):
+        with posterior.weights.own_grads(), posterior.placed(draw):
+            g_phi = self._gradient_here(closure)
+            self._sharpen_here(g_phi, self._eta_unit, generator)
             value = closure()
             loss_of(value).backward()
-            g_theta = posterior.weights.gather_grad()
+            g_theta = posterior.weights.gather_grad(posterior.buffers.take)
         assert g_theta is not None  # the first pass has shown that the loss reaches the weights
-        at = (g_theta, g_phi, eta, self.sigma0, self.loss_scale)
-        g_through = g_theta
+        g_kappa = posterior.buffers.take()
+        settings = {"sigma0": self.sigma0, "loss_scale": self.loss_scale}
+        through = None
         if rng is not None:
-            u = sharpening.hessian_direction(*at)
-            g_through = g_theta + self._hessian_product(closure, phi, u, rng)
-        posterior.accumulate(draw, g_through, kl_weight=kl_weight)
-        with torch.no_grad():
-            add_grad(self.kappa, sharpening.eta_gradient(*at) * self._eta_unit)
-            self.kl_theta = sharpening.kl_theta(g_phi, eta, self.sigma0)
+            u = sharpening.hessian_direction(g_theta, g_phi, self.eta, **settings)
+            through = self._hessian_product(closure, posterior.theta(draw), u, rng)
+        passes.kappa_gradient_(
+            g_kappa, g_phi, g_theta, self.kappa.detach(), eta_unit=self._eta_unit, **settings
+        )
+        self.kl_theta = sharpening.kl_of_step(g_phi, self.sigma0)
+        posterior.buffers.give(g_phi)
+        posterior.add_grad(self.kappa, g_kappa)
+        if through is not None:
+            g_theta += through
+        posterior.accumulate(draw, g_theta, kl_weight=kl_weight)
+        posterior.spend(draw)
         return value
 
     def bound(
@@ -130,15 +136,21 @@ class Sharpened:
         """
         posterior = self.posterior
         if sample_phi:
-            phi = posterior.theta(posterior.draw(generator=generator))
+            draw = posterior.draw(generator=generator)
+            placed = posterior.placed(draw)
         else:
-            phi = posterior.current_mu().clone()
-        eta = self.eta * (self.loss_scale / (loss_scale or self.loss_scale))
-        g_phi = self._gradient_at(phi, closure)
-        theta = self._sharpen(phi, g_phi, eta, generator)
-        with posterior.place(theta), torch.no_grad():
-            value = closure()
-        return Bound(value, sharpening.kl_theta(g_phi, eta, self.sigma0))
+            draw, placed = None, posterior.mean()
+        eta_unit = self.sigma0**2 / (loss_scale or self.loss_scale)
+        with placed:
+            g_phi = self._gradient_here(closure)
+            self._sharpen_here(g_phi, eta_unit, generator)
+            with torch.no_grad():
+                value = closure()
+        kl_theta = sharpening.kl_theta(g_phi, self.kappa.detach() * eta_unit, self.sigma0)
+        posterior.buffers.give(g_phi)
+        if draw is not None:
+            posterior.spend(draw)
+        return Bound(value, kl_theta)
 
     def state_dict(self) -> dict[str, Tensor]:
         """The posterior's state and kappa by weight name."""
@@ -179,10 +191,10 @@ class Sharpened:
     def _eta_unit(self) -> float:
         return self.sigma0**2 / self.loss_scale
 
-    def _gradient_at(self, phi: Tensor, closure: Callable[[], Any]) -> Tensor:
-        """g_phi. Ordinary parameters collect no gradient from this pass."""
+    def _gradient_here(self, closure: Callable[[], Any]) -> Tensor:
+        """g_phi at the model's present weights. Ordinary parameters collect no gradient from this."""
         weights = self.posterior.weights
-        with self.posterior.place(phi), torch.enable_grad():
+        with torch.enable_grad():
             loss = loss_of(closure())
             if not loss.requires_grad:
                 raise ValueError(
@@ -191,15 +203,19 @@ class Sharpened:
             grads = torch.autograd.grad(loss, weights.parameters, allow_unused=True)
         if all(grad is None for grad in grads):
             raise ValueError("the closure's loss does not depend on any Bayesian weight.")
-        return self.posterior.zero_fixed(weights.flatten(grads))
+        g_phi = weights.flatten(grads, self.posterior.buffers.take())
+        return self.posterior.zero_fixed(g_phi)
 
-    @torch.no_grad()
-    def _sharpen(
-        self, phi: Tensor, g_phi: Tensor, eta: Tensor, generator: Generator | None
-    ) -> Tensor:
-        eps0 = torch.randn(phi.shape, generator=generator, dtype=phi.dtype, device=phi.device)
-        eps0 = self.posterior.zero_fixed(eps0)
-        return sharpening.sharpen(phi, g_phi, eta, self.sigma0, eps0)
+    def _sharpen_here(self, g_phi: Tensor, eta_unit: float, generator: Generator | None) -> None:
+        """From phi to theta, in the model."""
+        posterior = self.posterior
+        eps0 = posterior.noise(generator=generator)
+        posterior.rewrite(
+            lambda weights: passes.sharpen_(
+                weights, g_phi, self.kappa.detach(), eps0, eta_unit=eta_unit, sigma0=self.sigma0
+            )
+        )
+        posterior.buffers.give(eps0)
 
     def _hessian_product(
         self, closure: Callable[[], Any], phi: Tensor, u: Tensor, rng: Tensor

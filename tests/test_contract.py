@@ -100,10 +100,7 @@ def test_sharpened_gradients_are_those_of_autograd_through_the_sampler(case: Cas
     sharpened.backward(case.closure, kl_weight=W, generator=torch.Generator().manual_seed(3))
 
     generator = torch.Generator().manual_seed(3)
-    eps = torch.randn(posterior.layout.size, generator=generator, dtype=torch.float64)
-    eps0 = torch.randn(posterior.layout.size, generator=generator, dtype=torch.float64)
-    for span in posterior.layout.fixed:
-        eps[span] = eps0[span] = 0
+    eps, eps0 = posterior.noise(generator=generator), posterior.noise(generator=generator)
     g_mu, g_rho, g_eta = reference.sharpened_gradients(
         sharpened, case, eps, eps0, W, _log_prior(prior, posterior), exact=exact
     )

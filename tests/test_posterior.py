@@ -383,7 +383,10 @@ def test_fan_in_of_a_bidirectional_stack_counts_both_directions():
             "has no stddev",
         ),
         (lambda: bayesrnn.Posterior(nn.Linear(2, 2).to(torch.complex64), PRIOR), "complex64"),
-        (lambda: _posterior(kl_gradient="exact"), "kl_gradient='exact'; use 'sampled' or 'expected'"),
+        (
+            lambda: _posterior(kl_gradient="exact"),
+            "kl_gradient='exact'; use 'sampled' or 'expected'",
+        ),
         (
             lambda: _posterior(
                 prior=bayesrnn.RowScaleMixture(0.5, 1.0, 0.1), kl_gradient="expected"

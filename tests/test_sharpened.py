@@ -47,8 +47,10 @@ def test_ordinary_parameters_get_the_gradient_at_theta_only():
     generator.manual_seed(1)
     posterior = sharpened.posterior
     phi = posterior.theta(posterior.draw(generator=generator))
-    g_phi = sharpened._gradient_at(phi, lambda: _loss(sharpened))
-    theta = sharpened._sharpen(phi, g_phi, sharpened.eta, generator)
+    with posterior.place(phi):
+        g_phi = sharpened._gradient_here(lambda: _loss(sharpened))
+    eps0 = posterior.noise(generator=generator)
+    theta = phi - sharpened.eta * g_phi + sharpened.sigma0 * eps0
     model.zero_grad()
     with posterior.place(theta):
         _loss(sharpened)[0].backward()
@@ -77,7 +79,8 @@ def test_kl_theta_is_that_of_two_normals():
     sharpened = _sharpened()
     posterior = sharpened.posterior
     phi = posterior.mu.detach().clone()
-    g_phi = sharpened._gradient_at(phi, lambda: _loss(sharpened))
+    with posterior.place(phi):
+        g_phi = sharpened._gradient_here(lambda: _loss(sharpened))
     bound = sharpened.bound(lambda: _loss(sharpened))
     moved = torch.distributions.Normal(phi - sharpened.eta * g_phi, sharpened.sigma0)
     still = torch.distributions.Normal(phi, sharpened.sigma0)
@@ -147,7 +150,7 @@ def test_exact_gradients_of_ordinary_parameters():
     sharpened.backward(lambda: model(x).square().sum(), kl_weight=0.0, generator=seed)
 
     seed.manual_seed(2)
-    eps, eps0 = (torch.randn(12, generator=seed, dtype=torch.float64) for _ in range(2))
+    eps, eps0 = (posterior.noise(generator=seed) for _ in range(2))
     bias = model[2].bias.detach().clone().requires_grad_()
 
     def loss(weight):
@@ -169,7 +172,8 @@ def test_kl_theta_of_the_last_minibatch():
     )
     posterior = sharpened.posterior
     phi = posterior.theta(posterior.draw(generator=torch.Generator().manual_seed(0)))
-    moved = sharpened.eta * sharpened._gradient_at(phi, lambda: _loss(sharpened))
+    with posterior.place(phi):
+        moved = sharpened.eta * sharpened._gradient_here(lambda: _loss(sharpened))
     right = moved.square().sum() / (2 * sharpened.sigma0**2)
     torch.testing.assert_close(sharpened.kl_theta, right)
 

@@ -142,8 +142,6 @@ class Trainer:
             cuts.state = None
             self.learner.model.train()
         lr = self.config.learning_rate(at.epoch)
-        for group in self.optimizer.param_groups:
-            group["lr"] = lr
         x, y = (tokens.long() for tokens in cuts[at.cut])
         self.optimizer.zero_grad()
         loss, cuts.state = learner.backward(
@@ -151,10 +149,14 @@ class Trainer:
             kl_weight=cuts.kl_weight,
             generator=self.noise,
         )
-        norm = nn.utils.clip_grad_norm_(self.parameters, self.config.clip).item()
+        grads = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        norm = nn.utils.get_total_norm(grads).item()
         nats = loss.item()
         if not (math.isfinite(norm) and math.isfinite(nats)):
             self._diverged(nats / len(x))
+        for group in self.optimizer.param_groups:
+            # A shorter step along the gradient is one along a shortened gradient, without rewriting it.
+            group["lr"] = lr * min(1.0, self.config.clip / (norm + 1e-6))
         self.optimizer.step()
         learner.after_step(lr=lr, kl_weight=cuts.kl_weight, generator=self.noise)
 

@@ -11,7 +11,7 @@ from bayesrnn.variational.gaussian import sigmoid_rho
 
 
 def gradients(
-    g: Tensor, score: Tensor, eps: Tensor, sigma: Tensor, kl_weight: float
+    g: Tensor, score: Tensor, eps: Tensor, sigma: Tensor, kl_weight: float | Tensor
 ) -> tuple[Tensor, Tensor]:
     """g_mu and g_rho from g, the gradient of the data loss at theta = mu + sigma * eps.
 
@@ -21,13 +21,17 @@ def gradients(
     These are the paper's two updates after their log q terms cancel: along theta, log q has the
     gradient -eps / sigma, and along mu at fixed theta +eps / sigma; of sigma only -1/sigma is left.
     """
-    g_mu = g.sub(score, alpha=kl_weight)
-    g_sigma = (g_mu * eps).sub_(kl_weight / sigma)
-    return g_mu, g_sigma.mul_(sigmoid_rho(sigma))
+    g_mu = g - kl_weight * score
+    g_sigma = g_mu * eps - kl_weight / sigma
+    return g_mu, g_sigma * sigmoid_rho(sigma)
 
 
 def expected_gradients(
-    g: Tensor, expected_score: tuple[Tensor, Tensor], eps: Tensor, sigma: Tensor, kl_weight: float
+    g: Tensor,
+    expected_score: tuple[Tensor, Tensor],
+    eps: Tensor,
+    sigma: Tensor,
+    kl_weight: float | Tensor,
 ) -> tuple[Tensor, Tensor]:
     """The same for  loss(theta) + w * KL[q || p]  with the KL itself instead of its one-sample estimate.
 
@@ -37,6 +41,6 @@ def expected_gradients(
     Equal to `gradients` on average over eps, without the noise that the prior's score has at a sample.
     """
     by_mu, by_sigma = expected_score
-    g_mu = g.sub(by_mu, alpha=kl_weight)
-    g_sigma = (g * eps).sub_(by_sigma + 1 / sigma, alpha=kl_weight)
-    return g_mu, g_sigma.mul_(sigmoid_rho(sigma))
+    g_mu = g - kl_weight * by_mu
+    g_sigma = g * eps - kl_weight * (by_sigma + 1 / sigma)
+    return g_mu, g_sigma * sigmoid_rho(sigma)

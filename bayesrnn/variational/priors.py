@@ -9,6 +9,8 @@ else is optional, and found by name:
     stddev                         a scale from which sigma can be initialised
     bind(layout)                   a prior that depends on where one weight tensor ends
     fit(mu, sigma)                 the prior re-estimated from q (empirical Bayes)
+    elementwise                    true where weights are treated one by one and all alike, so that
+                                   vectors may be cut into stretches and formulas compiled
 
 So a `torch.distributions.Laplace(0.0, 0.1)` is a prior as it stands.
 """
@@ -18,7 +20,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -40,6 +42,7 @@ class Normal:
     """p(theta_j) = N(0, sigma^2): weight decay whose rate the posterior's width tunes."""
 
     sigma: float
+    elementwise: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _check_positive("Normal", sigma=self.sigma)
@@ -97,6 +100,8 @@ class ScaleMixture(_Mixture):
     The sigmoid is the narrow component's responsibility. No density is ever exponentiated, so
     neither form fails in the tails.
     """
+
+    elementwise: ClassVar[bool] = True
 
     def log_prob(self, theta: Tensor) -> Tensor:
         wide = _Bump.of(self)
@@ -379,8 +384,14 @@ class _SegmentNormal:
         return -mu * precision, -sigma * precision
 
 
-@cache
+@torch.compiler.assume_constant_result
 def _fit_bump(a: float) -> tuple[float, list[float]]:
+    """`_fitted_bump`, a constant to the compiler."""
+    return _fitted_bump(a)
+
+
+@cache
+def _fitted_bump(a: float) -> tuple[float, list[float]]:
     """softplus(a - x^2) as a polynomial in x^2 times exp(-c x^2), by least squares.
 
     Returns c and the polynomial's coefficients. Over the paper's grid of priors the bump is off by

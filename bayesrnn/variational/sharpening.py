@@ -19,7 +19,12 @@ def sharpen(phi: Tensor, g_phi: Tensor, eta: Tensor, sigma0: float, eps0: Tensor
 
 def kl_theta(g_phi: Tensor, eta: Tensor, sigma0: float) -> Tensor:
     """KL[q(theta | phi, (x, y)) || p(theta | phi)] = sum((eta * g_phi)^2) / (2 sigma0^2), in nats."""
-    return (eta * g_phi).square().sum() / (2 * sigma0**2)
+    return kl_of_step(eta * g_phi, sigma0)
+
+
+def kl_of_step(step: Tensor, sigma0: float) -> Tensor:
+    """The same from step = eta * g_phi."""
+    return torch.linalg.vector_norm(step).square() / (2 * sigma0**2)
 
 
 def eta_gradient(

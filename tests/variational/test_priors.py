@@ -66,7 +66,12 @@ def _integrated_kl(log_p, mu, sigma):
 
 GRID = [
     bayesrnn.ScaleMixture(pi, math.exp(log_sigma1), math.exp(log_sigma2))
-    for pi, log_sigma1, log_sigma2 in [(0.25, -1, -7), (0.75, -1, -6), (0.25, 0, -8), (0.75, -2, -6)]
+    for pi, log_sigma1, log_sigma2 in [
+        (0.25, -1, -7),
+        (0.75, -1, -6),
+        (0.25, 0, -8),
+        (0.75, -2, -6),
+    ]
 ]
 
 

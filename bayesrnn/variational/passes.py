@@ -1,0 +1,85 @@
+"""The formulas of this room joined into passes over memory, in place; each equation stands elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from bayesrnn.variational import bbb, gaussian, priors, sharpening
+from bayesrnn.variational.one_pass import one_pass
+
+
+@one_pass
+def sigma_(sigma: Tensor, rho: Tensor) -> None:
+    """sigma <- softplus(rho)."""
+    sigma.copy_(gaussian.sigma_from_rho(rho))
+
+
+@one_pass
+def theta_(mu: Tensor, held: Tensor, sigma: Tensor, eps: Tensor) -> None:
+    """held <- mu, mu <- theta."""
+    held.copy_(mu)
+    mu.copy_(gaussian.reparameterise(mu, sigma, eps))
+
+
+@one_pass
+def sampled_gradients_(
+    g: Tensor,
+    g_rho: Tensor,
+    mu: Tensor,
+    sigma: Tensor,
+    eps: Tensor,
+    *,
+    prior: Any,
+    kl_weight: Tensor,
+) -> None:
+    """g <- g_mu and g_rho, the KL from one sample."""
+    score = priors.score(prior, gaussian.reparameterise(mu, sigma, eps))
+    g_mu, new_g_rho = bbb.gradients(g, score, eps, sigma, kl_weight)
+    g.copy_(g_mu)
+    g_rho.copy_(new_g_rho)
+
+
+@one_pass
+def expected_gradients_(
+    g: Tensor,
+    g_rho: Tensor,
+    mu: Tensor,
+    sigma: Tensor,
+    eps: Tensor,
+    *,
+    prior: Any,
+    kl_weight: Tensor,
+) -> None:
+    """g <- g_mu and g_rho, the KL in expectation."""
+    score = prior.expected_score(mu, sigma)
+    g_mu, new_g_rho = bbb.expected_gradients(g, score, eps, sigma, kl_weight)
+    g.copy_(g_mu)
+    g_rho.copy_(new_g_rho)
+
+
+@one_pass
+def sharpen_(
+    phi: Tensor, g_phi: Tensor, kappa: Tensor, eps0: Tensor, *, eta_unit: float, sigma0: float
+) -> None:
+    """phi <- theta."""
+    phi.copy_(sharpening.sharpen(phi, g_phi, kappa * eta_unit, sigma0, eps0))
+
+
+@one_pass
+def kappa_gradient_(
+    g_kappa: Tensor,
+    g_phi: Tensor,
+    g_theta: Tensor,
+    kappa: Tensor,
+    *,
+    eta_unit: float,
+    sigma0: float,
+    loss_scale: float,
+) -> None:
+    """g_kappa, and g_phi <- eta * g_phi, whose square is KL_theta's."""
+    eta = kappa * eta_unit
+    g_eta = sharpening.eta_gradient(g_theta, g_phi, eta, sigma0, loss_scale)
+    g_kappa.copy_(g_eta * eta_unit)
+    g_phi.copy_(eta * g_phi)

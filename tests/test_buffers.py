@@ -1,0 +1,105 @@
+"""Memory is used again, but never while anyone else has it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import bayesrnn
+from bayesrnn.buffers import Buffers
+
+X = torch.randn(4, 3)
+
+
+def test_what_was_given_comes_back():
+    buffers = Buffers(torch.zeros(5))
+    vector = buffers.take()
+    address = vector.data_ptr()
+    buffers.give(vector)
+    del vector
+    assert buffers.take().data_ptr() == address
+
+
+@pytest.mark.parametrize(
+    "keep",
+    [
+        lambda vector: vector,
+        lambda vector: vector[1:3],
+        lambda vector: vector.detach(),
+        lambda vector: vector.view(5, 1).T,
+        lambda vector: vector.numpy(),
+    ],
+    ids=["itself", "slice", "detached", "view", "numpy"],
+)
+def test_a_lent_vector_is_not_used_while_it_or_a_view_of_it_lives(keep):
+    buffers = Buffers(torch.zeros(5))
+    vector = buffers.take()
+    address = vector.data_ptr()
+    buffers.lend(vector)
+    kept = keep(vector)
+    del vector
+    assert buffers.take().data_ptr() != address
+    del kept
+    assert buffers.take().data_ptr() == address
+
+
+def test_a_lent_vector_is_not_used_while_it_is_a_gradient():
+    buffers = Buffers(torch.zeros(5))
+    parameter = nn.Parameter(torch.zeros(5))
+    parameter.grad = buffers.take()
+    buffers.lend(parameter.grad)
+    address = parameter.grad.data_ptr()
+    assert buffers.take().data_ptr() != address
+    parameter.grad = None
+    assert buffers.take().data_ptr() == address
+
+
+@pytest.mark.parametrize("sharpened", [False, True])
+def test_a_training_loop_asks_for_no_new_memory_after_its_first_steps(sharpened):
+    model = nn.Linear(3, 2)
+    posterior = bayesrnn.Posterior(model, bayesrnn.Normal(1.0))
+    learner = bayesrnn.Sharpened(posterior, loss_scale=1.0) if sharpened else posterior
+    optimizer = torch.optim.SGD(learner.parameters(), lr=0.1)
+    addresses = []
+    asked = []
+    take = posterior.buffers.take
+
+    def counting():
+        vector = take()
+        asked.append(vector.data_ptr())
+        return vector
+
+    posterior.buffers.take = counting
+    for _ in range(6):
+        optimizer.zero_grad()
+        learner.backward(lambda: model(X).square().sum(), kl_weight=0.1)
+        optimizer.step()
+        addresses.append(set(asked))
+    assert addresses[-1] == addresses[2]
+
+
+def test_gradients_and_draws_that_are_kept_stay_as_they_are():
+    posterior = bayesrnn.Posterior(nn.Linear(3, 2), bayesrnn.Normal(1.0))
+    kept = []
+    for _ in range(5):
+        posterior.mu.grad = posterior.rho.grad = None
+        with posterior.sample() as draw:
+            posterior.model(X).square().sum().backward()
+        posterior.accumulate_grad(draw, kl_weight=0.1)
+        grads = (posterior.mu.grad, posterior.rho.grad[:2])
+        kept.append((grads, tuple(grad.clone() for grad in grads)))
+    for grads, copies in kept:
+        assert all(torch.equal(grad, copy) for grad, copy in zip(grads, copies, strict=True))
+
+
+def test_a_spent_draw_says_so():
+    posterior = bayesrnn.Posterior(nn.Linear(3, 2), bayesrnn.Normal(1.0))
+    with posterior.sample() as draw:
+        posterior.model(X).square().sum().backward()
+    posterior.accumulate_grad(draw, kl_weight=0.1)
+    assert torch.isfinite(posterior.kl(draw))  # until the next one
+    with posterior.sample():
+        pass
+    with pytest.raises(ValueError, match="this draw is spent"):
+        posterior.kl(draw)

@@ -1,0 +1,81 @@
+"""The noise: normal, independent, and the same however it is computed."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from bayesrnn.variational import noise, one_pass
+
+CPU = torch.device("cpu")
+
+
+def _draws(count, size, seed=0, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.stack(
+        [
+            noise.normal_(torch.empty(size, dtype=dtype), noise.new_key(generator, CPU))
+            for _ in range(count)
+        ]
+    )
+
+
+def test_one_long_draw_is_standard_normal():
+    eps = _draws(1, 2_000_001, dtype=torch.float32)[0].double()
+    n = len(eps)
+    moments = [(1, 0.0, 1.0), (2, 1.0, 2.0), (3, 0.0, 15.0), (4, 3.0, 96.0), (6, 15.0, 10170.0)]
+    for power, mean, variance in moments:
+        z = (eps.pow(power).mean() - mean) / math.sqrt(variance / n)
+        assert z.abs() < 4, (power, z)
+    for point in (-3.0, -1.0, 0.0, 0.5, 2.0, 4.0):
+        share = 0.5 * (1 + math.erf(point / math.sqrt(2)))
+        z = ((eps < point).double().mean() - share) / math.sqrt(share * (1 - share) / n)
+        assert z.abs() < 4, (point, z)
+
+
+def test_neighbours_halves_and_squares_are_uncorrelated():
+    eps = _draws(1, 1_000_000, seed=1)[0]
+    half = len(eps) // 2
+    for lag in (1, 2, 3, 64, half - 1, half, half + 1):
+        for values in (eps, (eps.square() - 1) / math.sqrt(2)):
+            products = values[:-lag] * values[lag:]
+            z = products.mean() * math.sqrt(len(products))
+            assert z.abs() < 4, (lag, z)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 8])
+def test_draws_after_one_another_are_independent(size):
+    eps = _draws(20_000, size, seed=2)
+    assert (eps.mean(0) * math.sqrt(len(eps))).abs().max() < 4
+    assert ((eps.var(0) - 1) * math.sqrt(len(eps) / 2)).abs().max() < 4
+    lagged = (eps[1:] * eps[:-1]).mean(0) * math.sqrt(len(eps))
+    assert lagged.abs().max() < 4
+    squares = (eps.square() - 1) / math.sqrt(2)
+    for values in (eps, squares):
+        correlation = values.T @ values / len(eps)
+        correlation.fill_diagonal_(0)
+        assert correlation.abs().max() * math.sqrt(len(eps)) < 4.2
+
+
+def test_stretches_do_not_matter(monkeypatch):
+    key = noise.new_key(torch.Generator().manual_seed(3), CPU)
+    whole = noise.normal_(torch.empty(1001), key)
+    monkeypatch.setattr(one_pass, "STRETCH", 37)
+    assert torch.equal(noise.normal_(torch.empty(1001), key), whole)
+
+
+def test_a_generator_decides_and_goes_on():
+    generator = torch.Generator().manual_seed(4)
+    first, second = noise.new_key(generator, CPU), noise.new_key(generator, CPU)
+    assert not torch.equal(first, second)
+    assert torch.equal(noise.new_key(generator.manual_seed(4), CPU), first)
+
+
+def test_the_tail_is_finite_and_fine():
+    eps = _draws(1, 4_000_000, seed=5, dtype=torch.float32)[0]
+    assert torch.isfinite(eps).all()
+    assert 4.6 < eps.abs().max() < 6.7
+    tail = eps[eps.abs() > 4]
+    assert len(tail.unique()) == len(tail)

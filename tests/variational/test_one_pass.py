@@ -1,0 +1,102 @@
+"""Compiled, in stretches, or as written: one and the same result."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch._inductor.exc
+
+import bayesrnn
+from bayesrnn.variational import noise, one_pass, passes
+
+SIZE = 3000
+
+
+@pytest.fixture
+def vectors():
+    torch.manual_seed(0)
+    return {
+        "mu": 0.1 * torch.randn(SIZE),
+        "held": torch.empty(SIZE),
+        "sigma": 0.05 * torch.rand(SIZE) + 1e-3,
+        "eps": torch.randn(SIZE),
+        "rho": torch.randn(SIZE) - 3,
+        "g": torch.randn(SIZE),
+        "g_rho": torch.empty(SIZE),
+        "g_phi": torch.randn(SIZE),
+        "kappa": torch.rand(SIZE),
+        "g_kappa": torch.empty(SIZE),
+    }
+
+
+MIXTURE = bayesrnn.ScaleMixture(0.75, math.exp(-1), math.exp(-6))
+WEIGHT = torch.tensor(0.3, dtype=torch.float64)
+SHARPENING = {"eta_unit": 0.008, "sigma0": 0.02}
+GRADIENTS = ("g", "g_rho", "mu", "sigma", "eps")
+CASES = {
+    "sigma": (passes.sigma_, ("sigma", "rho"), {}),
+    "theta": (passes.theta_, ("mu", "held", "sigma", "eps"), {}),
+    "sampled": (passes.sampled_gradients_, GRADIENTS, {"prior": MIXTURE, "kl_weight": WEIGHT}),
+    "expected": (passes.expected_gradients_, GRADIENTS, {"prior": MIXTURE, "kl_weight": WEIGHT}),
+    "normal": (
+        passes.expected_gradients_,
+        GRADIENTS,
+        {"prior": bayesrnn.Normal(0.3), "kl_weight": WEIGHT},
+    ),
+    "sharpen": (passes.sharpen_, ("mu", "g_phi", "kappa", "eps"), SHARPENING),
+    "kappa": (
+        passes.kappa_gradient_,
+        ("g_kappa", "g_phi", "g", "kappa"),
+        {**SHARPENING, "loss_scale": 0.05},
+    ),
+    "noise": (
+        noise._box_muller_,
+        ("eps", "held"),
+        {"key": torch.tensor([1, -2, 3, 4], dtype=torch.int32), "start": 0},
+    ),
+}
+
+
+def _run(case, vectors):
+    function, names, settings = CASES[case]
+    mine = {name: vector.clone() for name, vector in vectors.items()}
+    function(*(mine[name] for name in names), **settings)
+    return {name: mine[name] for name in names}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_stretches_are_the_whole(case, vectors, monkeypatch):
+    whole = _run(case, vectors)
+    monkeypatch.setattr(one_pass, "STRETCH", 129)
+    parts = _run(case, vectors)
+    for name, vector in whole.items():
+        torch.testing.assert_close(parts[name], vector, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_compiled_is_as_written(case, vectors, monkeypatch):
+    written = _run(case, vectors)
+    monkeypatch.setattr(one_pass, "LONG", 1)
+    monkeypatch.setattr(one_pass, "enabled", True)
+    compiled = _run(case, vectors)
+    assert one_pass.enabled, "it did not compile"
+    for name, vector in written.items():
+        torch.testing.assert_close(compiled[name], vector, rtol=1e-4, atol=1e-5)
+
+
+def test_without_a_compiler_one_line_and_the_same_result(vectors, monkeypatch):
+    written = _run("theta", vectors)
+    monkeypatch.setattr(one_pass, "LONG", 1)
+    monkeypatch.setattr(one_pass, "enabled", True)
+
+    def fail(*args, **kwargs):
+        raise torch._inductor.exc.InvalidCxxCompiler
+
+    monkeypatch.setattr(passes.theta_, "_compiled", fail)
+    with pytest.warns(UserWarning, match="torch.compile does not work here.*C\\+\\+ compiler"):
+        first = _run("theta", vectors)
+    second = _run("theta", vectors)  # and no second warning
+    for result in (first, second):
+        assert all(torch.equal(result[name], vector) for name, vector in written.items())
