@@ -121,8 +121,7 @@ class Posterior:
 
         Call `loss.backward()` inside it, and `accumulate_grad` and the optimiser after it.
         """
-        draw = self.draw(generator=generator)
-        with self.weights.own_grads(), self.placed(draw):
+        with self.weights.own_grads(), self.placed_draw(generator=generator) as draw:
             yield draw
             if draw.g is None:
                 draw.g = self.weights.gather_grad(self.buffers.take)
@@ -312,14 +311,9 @@ class Posterior:
     @torch.no_grad()
     def draw(self, *, generator: Generator | None = None) -> Draw:
         """Fresh noise, not yet placed in the model."""
-        self.weights.check()
-        while self._spent:
-            spent = self._spent.pop()
-            self.buffers.give(spent.eps, spent.sigma)
-            del spent.eps, spent.sigma
-        sigma = self.buffers.take()
-        passes.sigma_(sigma, self.rho.detach())
-        return Draw(self.noise(generator=generator), sigma, self._mean_changes())
+        draw = self._new_draw(generator)
+        passes.sigma_(draw.sigma, self.rho.detach())
+        return draw
 
     @torch.no_grad()
     def noise(self, *, generator: Generator | None = None) -> Tensor:
@@ -348,19 +342,23 @@ class Posterior:
             yield
 
     @contextmanager
-    def placed(self, draw: Draw) -> Iterator[None]:
-        """Inside the block the model holds the draw's weights."""
+    def placed_draw(self, *, generator: Generator | None = None) -> Iterator[Draw]:
+        """Draw; inside the block the model holds the drawn weights."""
         if self._mean is not None:  # the model does not hold mu, so theta needs a vector of its own
+            draw = self.draw(generator=generator)
             with self.place(self.theta(draw)):
-                yield
+                yield draw
             return
-        with self._holding(
-            lambda held: passes.theta_(self.mu.detach(), held, draw.sigma, draw.eps)
-        ):
-            yield
+        draw = self._new_draw(generator)
+
+        def write(held: Tensor) -> None:
+            passes.sample_(self.mu.detach(), held, self.rho.detach(), draw.sigma, draw.eps)
+
+        with self._holding(write):
+            yield draw
 
     def rewrite(self, write: Callable[[Tensor], None]) -> None:
-        """Inside `place` or `placed`: let `write` change the model's weights, a flat vector, in place."""
+        """Inside `place` or `placed_draw`: let `write` change the weights in the model, a flat vector."""
         assert self._mean is not None
         self._write(lambda: write(self.mu.detach()))
 
@@ -418,6 +416,16 @@ class Posterior:
                 f"kl_gradient='expected' needs a prior with expected_score(mu, sigma), which "
                 f"{type(self.prior).__name__} has not; use 'sampled'."
             )
+
+    @torch.no_grad()
+    def _new_draw(self, generator: Generator | None) -> Draw:
+        """A draw whose sigma is still to be filled in."""
+        self.weights.check()
+        while self._spent:
+            spent = self._spent.pop()
+            self.buffers.give(spent.eps, spent.sigma)
+            del spent.eps, spent.sigma
+        return Draw(self.noise(generator=generator), self.buffers.take(), self._mean_changes())
 
     @contextmanager
     def _holding(self, write: Callable[[Tensor], None]) -> Iterator[None]:

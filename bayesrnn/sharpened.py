@@ -93,9 +93,8 @@ class Sharpened:
         check_kl_weight(kl_weight)
         check_closure(closure)
         posterior = self.posterior
-        draw = posterior.draw(generator=generator)
-        rng = _rng_state(posterior.rho.device) if self.exact else None
-        with posterior.weights.own_grads(), posterior.placed(draw):
+        with posterior.weights.own_grads(), posterior.placed_draw(generator=generator) as draw:
+            rng = _rng_state(posterior.rho.device) if self.exact else None
             g_phi = self._gradient_here(closure)
             self._sharpen_here(g_phi, self._eta_unit, generator)
             value = closure()
@@ -135,13 +134,9 @@ class Sharpened:
         with q(phi) instead, use the posterior itself: no bound, no KL.
         """
         posterior = self.posterior
-        if sample_phi:
-            draw = posterior.draw(generator=generator)
-            placed = posterior.placed(draw)
-        else:
-            draw, placed = None, posterior.mean()
+        placed = posterior.placed_draw(generator=generator) if sample_phi else posterior.mean()
         eta_unit = self.sigma0**2 / (loss_scale or self.loss_scale)
-        with placed:
+        with placed as draw:
             g_phi = self._gradient_here(closure)
             self._sharpen_here(g_phi, eta_unit, generator)
             with torch.no_grad():

@@ -17,10 +17,12 @@ def sigma_(sigma: Tensor, rho: Tensor) -> None:
 
 
 @one_pass
-def theta_(mu: Tensor, held: Tensor, sigma: Tensor, eps: Tensor) -> None:
-    """held <- mu, mu <- theta."""
+def sample_(mu: Tensor, held: Tensor, rho: Tensor, sigma: Tensor, eps: Tensor) -> None:
+    """held <- mu, sigma <- softplus(rho), mu <- theta."""
+    new_sigma = gaussian.sigma_from_rho(rho)
     held.copy_(mu)
-    mu.copy_(gaussian.reparameterise(mu, sigma, eps))
+    sigma.copy_(new_sigma)
+    mu.copy_(gaussian.reparameterise(mu, new_sigma, eps))
 
 
 @one_pass

@@ -148,8 +148,10 @@ class ScaleMixture(_Mixture):
         m, v = mu * math.sqrt(wide.b), sigma.square() * wide.b
         s2 = 1 / (1 + 2 * c * v)
         mean, variance = m * s2, v * s2
-        envelope = torch.exp(-c * m * mean) * s2.sqrt()
-        edge = math.sqrt(90 / c)  # where the envelope is under exp(-90), and powers may overflow
+        # Where the envelope is under exp(-60) it stays there, and so does the mean: smaller numbers
+        # would be denormal and slow, and the powers of larger means overflow.
+        envelope = torch.exp(-(c * m * mean).clamp_max(60)) * s2.sqrt()
+        edge = math.sqrt(60 / c)
         mean = mean.clamp(-edge, edge)
         total = torch.full_like(m, polynomial[0])
         by_mean, by_variance = torch.zeros_like(m), torch.zeros_like(m)

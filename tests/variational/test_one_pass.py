@@ -37,7 +37,7 @@ SHARPENING = {"eta_unit": 0.008, "sigma0": 0.02}
 GRADIENTS = ("g", "g_rho", "mu", "sigma", "eps")
 CASES = {
     "sigma": (passes.sigma_, ("sigma", "rho"), {}),
-    "theta": (passes.theta_, ("mu", "held", "sigma", "eps"), {}),
+    "sample": (passes.sample_, ("mu", "held", "rho", "sigma", "eps"), {}),
     "sampled": (passes.sampled_gradients_, GRADIENTS, {"prior": MIXTURE, "kl_weight": WEIGHT}),
     "expected": (passes.expected_gradients_, GRADIENTS, {"prior": MIXTURE, "kl_weight": WEIGHT}),
     "normal": (
@@ -87,16 +87,16 @@ def test_compiled_is_as_written(case, vectors, monkeypatch):
 
 
 def test_without_a_compiler_one_line_and_the_same_result(vectors, monkeypatch):
-    written = _run("theta", vectors)
+    written = _run("sample", vectors)
     monkeypatch.setattr(one_pass, "LONG", 1)
     monkeypatch.setattr(one_pass, "enabled", True)
 
     def fail(*args, **kwargs):
         raise torch._inductor.exc.InvalidCxxCompiler
 
-    monkeypatch.setattr(passes.theta_, "_compiled", fail)
+    monkeypatch.setattr(passes.sample_, "_compiled", fail)
     with pytest.warns(UserWarning, match="torch.compile does not work here.*C\\+\\+ compiler"):
-        first = _run("theta", vectors)
-    second = _run("theta", vectors)  # and no second warning
+        first = _run("sample", vectors)
+    second = _run("sample", vectors)  # and no second warning
     for result in (first, second):
         assert all(torch.equal(result[name], vector) for name, vector in written.items())
