@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: test demo check format lock clean
+.PHONY: test demo check format lock peers clean
 
 test: $(VENV)/ready
 	@$(BIN)/pytest
@@ -27,6 +27,12 @@ check: $(VENV)/ready
 format: $(VENV)/ready
 	@$(BIN)/ruff check --fix --quiet .
 	@$(BIN)/ruff format --quiet .
+
+# A training step in other libraries, in an environment of its own.
+peers:
+	@$(PYTHON) -m venv --clear $(VENV)-peers
+	@$(VENV)-peers/bin/pip install --quiet torch==2.13.0 --requirement benchmarks/peers.txt --editable .
+	@$(VENV)-peers/bin/python benchmarks/peers.py
 
 # Rewrite requirements.lock from pyproject.toml's ranges; torch is held at one version.
 lock:

@@ -32,8 +32,8 @@ KLGradient = Literal["sampled", "expected"]
 class Draw:
     """One sample of the weights, theta = mu + sigma * eps, by what it was made of.
 
-    Once its gradient has been accumulated, or its block has ended without one, a draw is spent: the
-    next draw takes over its memory.
+    A draw is spent once its gradient has been accumulated: its noise becomes the gradient. If its
+    block ended without one, the next draw takes over its memory.
     """
 
     eps: Tensor
@@ -123,7 +123,7 @@ class Posterior:
         """
         with self.weights.own_grads(), self.placed_draw(generator=generator) as draw:
             yield draw
-            if draw.g is None:
+            if draw.g is None and hasattr(draw, "eps"):
                 draw.g = self.weights.gather_grad(self.buffers.take)
         if draw.g is None:
             self.spend(draw)
@@ -153,8 +153,7 @@ class Posterior:
             )
         self._warn_if_idle()
         self.accumulate(draw, g, kl_weight=kl_weight)
-        draw.g = self._unused = None
-        self.spend(draw)
+        self._unused = None
 
     def backward(
         self, closure: Callable[[], T], *, kl_weight: float, generator: Generator | None = None
@@ -364,25 +363,27 @@ class Posterior:
 
     def spend(self, draw: Draw) -> None:
         """Say that a draw is done with; the next takes over its memory."""
-        if draw not in self._spent:
+        if hasattr(draw, "eps"):
             self._spent.append(draw)
 
     @torch.no_grad()
     def accumulate(self, draw: Draw, g: Tensor, *, kl_weight: float) -> None:
         """Add the gradients of mu and rho that follow from g, the loss gradient at the draw.
 
-        g is used up: it becomes the gradient of mu.
+        Both are used up: g becomes the gradient of mu, the draw's noise that of rho.
         """
         prior: Any = self.fitted_prior()
         expected = self.kl_gradient == "expected"
         gradients = passes.expected_gradients_ if expected else passes.sampled_gradients_
         if not getattr(prior, "elementwise", False):
             gradients = gradients.function
-        g_rho = self.buffers.take()
         weight = torch.tensor(kl_weight, dtype=torch.float64)
-        gradients(g, g_rho, self.current_mu(), draw.sigma, draw.eps, prior=prior, kl_weight=weight)
+        gradients(g, draw.eps, self.current_mu(), draw.sigma, prior=prior, kl_weight=weight)
         self.add_grad(self.mu, self.zero_fixed(g))
-        self.add_grad(self.rho, self.zero_fixed(g_rho))
+        self.add_grad(self.rho, self.zero_fixed(draw.eps))
+        self.buffers.give(draw.sigma)
+        del draw.eps, draw.sigma
+        draw.g = None
 
     def add_grad(self, parameter: nn.Parameter, gradient: Tensor) -> None:
         """Add a flat vector to `.grad`, as backward does. Its memory comes back once `.grad` is dropped."""
@@ -472,7 +473,8 @@ class Posterior:
     def _check_current(self, draw: Draw) -> None:
         if isinstance(draw, Draw) and not hasattr(draw, "eps"):
             raise ValueError(
-                "this draw is spent: a later one has taken over its memory. Use a draw before the next."
+                "this draw is spent: its noise has become a gradient, or a later draw's. Call kl(draw) "
+                "before accumulate_grad, and accumulate each draw once."
             )
         if not isinstance(draw, Draw) or draw.eps.shape != self.rho.shape:
             raise ValueError("this is no draw of this posterior; use what its sample() gave.")

@@ -116,7 +116,6 @@ class Sharpened:
         if through is not None:
             g_theta += through
         posterior.accumulate(draw, g_theta, kl_weight=kl_weight)
-        posterior.spend(draw)
         return value
 
     def bound(

@@ -97,8 +97,14 @@ def test_a_spent_draw_says_so():
     posterior = bayesrnn.Posterior(nn.Linear(3, 2), bayesrnn.Normal(1.0))
     with posterior.sample() as draw:
         posterior.model(X).square().sum().backward()
+    assert torch.isfinite(posterior.kl(draw))
     posterior.accumulate_grad(draw, kl_weight=0.1)
-    assert torch.isfinite(posterior.kl(draw))  # until the next one
+    with pytest.raises(ValueError, match="this draw is spent"):
+        posterior.kl(draw)
+
+    with posterior.sample() as draw:
+        pass
+    assert torch.isfinite(posterior.kl(draw))  # no gradient: valid until the next one
     with posterior.sample():
         pass
     with pytest.raises(ValueError, match="this draw is spent"):

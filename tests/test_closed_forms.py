@@ -80,6 +80,7 @@ def test_the_expected_kl_gradient_is_the_average_of_the_sampled_one_and_far_less
         sampled.accumulate(draw, torch.zeros_like(draw.eps), kl_weight=1.0)
         estimates.append(torch.cat([sampled.mu.grad, sampled.rho.grad]))
     drawn = torch.stack(estimates)
+    draw = expected.draw()
     expected.accumulate(draw, torch.zeros_like(draw.eps), kl_weight=1.0)
     right = torch.cat([expected.mu.grad, expected.rho.grad])
     z = (drawn.mean(0) - right) / (drawn.std(0) / math.sqrt(draws))

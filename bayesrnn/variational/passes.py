@@ -27,38 +27,24 @@ def sample_(mu: Tensor, held: Tensor, rho: Tensor, sigma: Tensor, eps: Tensor) -
 
 @one_pass
 def sampled_gradients_(
-    g: Tensor,
-    g_rho: Tensor,
-    mu: Tensor,
-    sigma: Tensor,
-    eps: Tensor,
-    *,
-    prior: Any,
-    kl_weight: Tensor,
+    g: Tensor, eps: Tensor, mu: Tensor, sigma: Tensor, *, prior: Any, kl_weight: Tensor
 ) -> None:
-    """g <- g_mu and g_rho, the KL from one sample."""
+    """g <- g_mu, eps <- g_rho, the KL from one sample."""
     score = priors.score(prior, gaussian.reparameterise(mu, sigma, eps))
-    g_mu, new_g_rho = bbb.gradients(g, score, eps, sigma, kl_weight)
+    g_mu, g_rho = bbb.gradients(g, score, eps, sigma, kl_weight)
     g.copy_(g_mu)
-    g_rho.copy_(new_g_rho)
+    eps.copy_(g_rho)
 
 
 @one_pass
 def expected_gradients_(
-    g: Tensor,
-    g_rho: Tensor,
-    mu: Tensor,
-    sigma: Tensor,
-    eps: Tensor,
-    *,
-    prior: Any,
-    kl_weight: Tensor,
+    g: Tensor, eps: Tensor, mu: Tensor, sigma: Tensor, *, prior: Any, kl_weight: Tensor
 ) -> None:
-    """g <- g_mu and g_rho, the KL in expectation."""
+    """g <- g_mu, eps <- g_rho, the KL in expectation."""
     score = prior.expected_score(mu, sigma)
-    g_mu, new_g_rho = bbb.expected_gradients(g, score, eps, sigma, kl_weight)
+    g_mu, g_rho = bbb.expected_gradients(g, score, eps, sigma, kl_weight)
     g.copy_(g_mu)
-    g_rho.copy_(new_g_rho)
+    eps.copy_(g_rho)
 
 
 @one_pass

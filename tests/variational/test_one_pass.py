@@ -24,7 +24,6 @@ def vectors():
         "eps": torch.randn(SIZE),
         "rho": torch.randn(SIZE) - 3,
         "g": torch.randn(SIZE),
-        "g_rho": torch.empty(SIZE),
         "g_phi": torch.randn(SIZE),
         "kappa": torch.rand(SIZE),
         "g_kappa": torch.empty(SIZE),
@@ -34,7 +33,7 @@ def vectors():
 MIXTURE = bayesrnn.ScaleMixture(0.75, math.exp(-1), math.exp(-6))
 WEIGHT = torch.tensor(0.3, dtype=torch.float64)
 SHARPENING = {"eta_unit": 0.008, "sigma0": 0.02}
-GRADIENTS = ("g", "g_rho", "mu", "sigma", "eps")
+GRADIENTS = ("g", "eps", "mu", "sigma")
 CASES = {
     "sigma": (passes.sigma_, ("sigma", "rho"), {}),
     "sample": (passes.sample_, ("mu", "held", "rho", "sigma", "eps"), {}),

@@ -1,0 +1,94 @@
+"""Evaluation at the mean and by Monte Carlo, and memory, against the plain LSTM of the same size.
+
+    python benchmarks/evaluation.py [--hidden 650] [--samples 1 4 10]
+
+A text of random words, in segments as `bayesrnn evaluate` takes them. Times are medians over rounds in which
+each way scores the whole text once; memory is what the process held at most, in flat vectors of all weights,
+beyond the model, measured in a process of its own for each method.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import re
+import statistics
+import time
+from pathlib import Path
+
+import torch
+from training_step import BATCH, UNROLL, VOCABULARY, contender
+
+from bayesrnn.config import preset
+from bayesrnn.evaluation.perplexity import perplexity
+from bayesrnn.methods import make_learner
+from bayesrnn.report.table import markdown_table
+
+
+def evaluation_table(hidden: int, samples: list[int], words: int, rounds: int) -> str:
+    size = "medium" if hidden > 400 else "small"
+    plain = make_learner(preset(size, "lstm", hidden=hidden), VOCABULARY)
+    bayes = make_learner(preset(size, "bbb", hidden=hidden), VOCABULARY)
+    tokens = torch.randint(0, VOCABULARY, (words + 1,), dtype=torch.int32)
+    ways = {"plain LSTM": (plain, 0), "bbb, mean": (bayes, 0)}
+    ways |= {f"bbb, {count} samples": (bayes, count) for count in samples}
+    seconds: dict[str, list[float]] = {way: [] for way in ways}
+    for number in range(rounds + 1):
+        for way, (learner, count) in ways.items():
+            start = time.perf_counter()
+            perplexity(learner, tokens, streams=10, samples=count)
+            if number:  # the first round compiles
+                seconds[way].append(time.perf_counter() - start)
+    rows = []
+    for way, own in seconds.items():
+        ratios = [o / b for o, b in zip(own, seconds["plain LSTM"], strict=True)]
+        rows.append([way, f"{statistics.median(own):.2f}", f"{statistics.median(ratios):.2f}"])
+    return markdown_table(
+        [f"{hidden} units, {words:,} words", "seconds", "plain evaluations"], rows
+    )
+
+
+def _training_memory(method: str, hidden: int) -> tuple[int, int]:
+    """Bytes at most during training steps, and the number of weights."""
+    torch.set_num_threads(1)
+    each = contender(method, hidden)
+    x, y = torch.randint(0, VOCABULARY, (2, UNROLL, BATCH))
+    for _ in range(4):
+        each.step(x, y)
+    weights = sum(p.numel() for p in each.learner.model.parameters())
+    # Linux alone says how much a process held at most without counting its parent's memory.
+    status = Path("/proc/self/status").read_text()
+    kibibytes = re.search(r"VmHWM:\s+(\d+)", status)
+    assert kibibytes is not None
+    return int(kibibytes[1]) * 1024, weights
+
+
+def memory_table(hidden: int) -> str:
+    most = {}
+    for method in ("dropout", "bbb", "sharpened"):
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            most[method] = pool.apply(_training_memory, (method, hidden))
+    rows = []
+    for method, (size, weights) in most.items():
+        extra = (size - most["dropout"][0]) / (4 * weights)
+        rows.append([method, f"{size / 2**20:.0f}", f"{extra:.1f}"])
+    return markdown_table(
+        [f"{hidden} units, training", "MiB at most", "vectors beyond dropout"], rows
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--hidden", type=int, default=650, help="units of the LSTM")
+    parser.add_argument("--samples", type=int, nargs="+", default=[1, 4, 10])
+    parser.add_argument("--words", type=int, default=8192, help="length of the text")
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    print(evaluation_table(options.hidden, options.samples, options.words, options.rounds), "\n")
+    print(memory_table(options.hidden))
+
+
+if __name__ == "__main__":
+    main()
