@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from torch import Tensor
 
-from bayesrnn.evaluation.scoring import Dynamic, Ensemble, Scorer, SharpenedBound, segments
+from bayesrnn.evaluation.scoring import (
+    Dynamic,
+    Ensemble,
+    Scorer,
+    Segment,
+    SharpenedBound,
+    WordScores,
+    segments,
+)
 from bayesrnn.methods import Learner, SharpenedLearner
 
 WORDS_AT_ONCE = 4096
 """A segment's size where nothing else decides it; its logits are WORDS_AT_ONCE x vocabulary."""
+
+SEGMENTS_AT_ONCE = 4
+"""Segments scored for each time that a sample's weights are made."""
 
 DYNAMIC_STEPS = 35
 """Words that dynamic evaluation scores and then learns from at once."""
@@ -66,8 +78,9 @@ def perplexity(
         steps = DYNAMIC_STEPS if adapting or sharpened else max(1, WORDS_AT_ONCE // streams)
     nats, words = 0.0, 0
     try:
-        for segment in segments(tokens, streams=streams, steps=steps):
-            scores = (adapting or scorer).score(segment)
+        for segment, scores in _scored(
+            adapting or scorer, segments(tokens, streams=streams, steps=steps)
+        ):
             nats -= scores.log_probs[segment.counted].double().sum().item()
             nats += scores.kl_theta
             count = int(segment.counted.sum())
@@ -77,6 +90,16 @@ def perplexity(
         if adapting is not None:
             adapting.restore()
     return Perplexity(nats, words, is_bound=sharpened)
+
+
+def _scored(scorer: Scorer, stretches: Iterator[Segment]) -> Iterator[tuple[Segment, WordScores]]:
+    """Each segment with its scores; several at a time where the scorer can do that."""
+    if not isinstance(scorer, Ensemble):
+        for segment in stretches:
+            yield segment, scorer.score(segment)
+        return
+    while group := list(islice(stretches, SEGMENTS_AT_ONCE)):
+        yield from zip(group, scorer.score_all(group), strict=True)
 
 
 def make_scorer(learner: Learner, *, samples: int, sharpened: bool, seed: int) -> Scorer:

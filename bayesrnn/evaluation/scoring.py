@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -70,30 +70,49 @@ class Ensemble:
         self.details = details
         self.states: list[Any] = [None] * len(self.members)
 
-    @torch.no_grad()
     def score(self, segment: Segment) -> WordScores:
-        log_probs = expected_entropy = None
+        return self.score_all([segment])[0]
+
+    @torch.no_grad()
+    def score_all(self, group: Sequence[Segment]) -> list[WordScores]:
+        """Consecutive segments; each member's weights are put in the model once for all of them."""
+        totals: list[_Total] = [_Total() for _ in group]
         with evaluating(self.model):
             for index, member in enumerate(self.members):
                 with member():
-                    logits, self.states[index] = self.model(segment.x, self.states[index])
-                if self.details:
-                    each = logits.log_softmax(-1)  # (T, N, V)
-                    own = _entropy(each)
-                    expected_entropy = (
-                        own if expected_entropy is None else expected_entropy.add_(own)
-                    )
-                else:
-                    each = -F.cross_entropy(
-                        logits.flatten(0, 1), segment.y.flatten(), reduction="none"
-                    ).view(segment.y.shape)
-                log_probs = each if log_probs is None else torch.logaddexp(log_probs, each)
-        assert log_probs is not None
-        log_probs = log_probs - math.log(len(self.members))
-        if expected_entropy is None:
+                    for segment, total in zip(group, totals, strict=True):
+                        logits, self.states[index] = self.model(segment.x, self.states[index])
+                        total.add(logits, segment.y, details=self.details)
+        count = len(self.members)
+        return [
+            total.scores(segment.y, count) for segment, total in zip(group, totals, strict=True)
+        ]
+
+
+class _Total:
+    """The sum of an ensemble's probabilities over a segment so far, as a logarithm."""
+
+    def __init__(self) -> None:
+        self.log_probs: Tensor | None = None  # (T, N), or (T, N, V) with details
+        self.entropy: Tensor | None = None  # the sum of the members' own
+
+    def add(self, logits: Tensor, y: Tensor, *, details: bool) -> None:
+        if details:
+            each = logits.log_softmax(-1)
+            own = _entropy(each)
+            self.entropy = own if self.entropy is None else self.entropy.add_(own)
+        else:
+            nats = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none")
+            each = -nats.view(y.shape)
+        self.log_probs = each if self.log_probs is None else torch.logaddexp(self.log_probs, each)
+
+    def scores(self, y: Tensor, count: int) -> WordScores:
+        assert self.log_probs is not None
+        log_probs = self.log_probs - math.log(count)
+        if self.entropy is None:
             return WordScores(log_probs)
-        chosen = log_probs.gather(-1, segment.y[..., None]).squeeze(-1)
-        return WordScores(chosen, _entropy(log_probs), expected_entropy / len(self.members))
+        chosen = log_probs.gather(-1, y[..., None]).squeeze(-1)
+        return WordScores(chosen, _entropy(log_probs), self.entropy / count)
 
 
 class SharpenedBound:

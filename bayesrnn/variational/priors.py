@@ -419,6 +419,7 @@ def _fitted_bump(a: float) -> tuple[float, list[float]]:
         worst = np.abs(error[len(x) :]).max() / np.abs(slope).max()
         return float(np.square(error).sum()), float(worst), solution
 
+    c, solution = 1.0, []
     for degree in range(2, 9):
         c = float(min(np.linspace(0.2, 2.4, 45), key=lambda c: solve(c, degree)[0]))
         _, worst, solution = solve(c, degree)
