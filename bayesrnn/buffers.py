@@ -11,55 +11,35 @@ import sys
 import torch
 from torch import Tensor
 
-KEPT = 3
-"""How many idle vectors are kept."""
+MOST = 10
+"""How many vectors are kept track of; more than a step of any method has at once."""
 
 
 class Buffers:
-    """Flat vectors like a given one."""
+    """Flat vectors like a given one, each used again once nobody else holds it or a view of it."""
 
     def __init__(self, like: Tensor) -> None:
         self._like = like
-        self._idle: list[Tensor] = []
-        self._lent: list[Tensor] = []
+        self._vectors: list[Tensor] = []
 
     def take(self) -> Tensor:
-        """An uninitialised vector."""
-        if not self._idle:
-            self._collect()
-        if self._idle:
-            return self._idle.pop()
-        with torch.inference_mode(False):  # a vector made inside that mode is of no use outside
-            return torch.empty_like(self._like)
-
-    def give(self, *vectors: Tensor) -> None:
-        """Take back vectors that nobody else has."""
-        self._idle.extend(vectors)
-        del self._idle[KEPT:]
-
-    def lend(self, vector: Tensor) -> None:
-        """Take a vector back as soon as nobody else has it, nor a view of it."""
-        if all(vector is not lent for lent in self._lent):
-            self._lent.append(vector)
-        del self._lent[:-KEPT]
-
-    def _collect(self) -> None:
+        """An uninitialised vector that nobody else holds."""
         # Counted beside a vector that surely is alone: what calls this may hold references of its own.
-        lent, self._lent = [torch.empty(1), *reversed(self._lent)], []
-        alone = None
-        while lent:
-            vector = lent.pop() if alone else lent.pop(0)
-            holders = _holders(vector)
-            if alone is None:
-                alone = holders
-            elif holders == alone:
-                self.give(vector)
-            else:
-                self._lent.append(vector)
+        candidates = [torch.empty(1), *self._vectors]
+        alone = _holders(candidates, 0)
+        for index in range(1, len(candidates)):
+            references, tensors, memories = _holders(candidates, index)
+            if (references - 1, tensors, memories) == alone:  # one more from the list of vectors
+                return candidates[index]
+        with torch.inference_mode(False):  # a vector made inside that mode is of no use outside
+            vector = torch.empty_like(self._like)
+        if len(self._vectors) < MOST:
+            self._vectors.append(vector)
+        return vector
 
 
-def _holders(vector: Tensor) -> tuple[int, int, int]:
+def _holders(vectors: list[Tensor], index: int) -> tuple[int, int, int]:
     """References from Python, from tensors in C++, and from other tensors to the same memory."""
-    storage = vector.untyped_storage()
-    in_memory = torch._C._storage_Use_Count(storage._cdata)
+    vector = vectors[index]
+    in_memory = torch._C._storage_Use_Count(vector.untyped_storage()._cdata)
     return sys.getrefcount(vector), vector._use_count(), in_memory  # pyright: ignore[reportAttributeAccessIssue]

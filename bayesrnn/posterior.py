@@ -32,8 +32,7 @@ KLGradient = Literal["sampled", "expected"]
 class Draw:
     """One sample of the weights, theta = mu + sigma * eps, by what it was made of.
 
-    A draw is spent once its gradient has been accumulated: its noise becomes the gradient. If its
-    block ended without one, the next draw takes over its memory.
+    It is spent once its gradient has been accumulated: its noise becomes the gradient.
     """
 
     eps: Tensor
@@ -97,7 +96,6 @@ class Posterior:
 
         self._mean: Tensor | None = None  # a copy of mu while the model holds something else
         self.buffers = Buffers(self.rho.detach())
-        self._spent: list[Draw] = []
         self._own_writes = 0
         self._unused: Draw | None = None  # the last draw with a gradient, until that is accumulated
         self._idle = 0  # accumulations since the mean last changed
@@ -125,9 +123,7 @@ class Posterior:
             yield draw
             if draw.g is None and hasattr(draw, "eps"):
                 draw.g = self.weights.gather_grad(self.buffers.take)
-        if draw.g is None:
-            self.spend(draw)
-        elif self._mean is None:
+        if draw.g is not None and self._mean is None:
             self._warn_if_unused()
             self._unused = draw
 
@@ -361,11 +357,6 @@ class Posterior:
         assert self._mean is not None
         self._write(lambda: write(self.mu.detach()))
 
-    def spend(self, draw: Draw) -> None:
-        """Say that a draw is done with; the next takes over its memory."""
-        if hasattr(draw, "eps"):
-            self._spent.append(draw)
-
     @torch.no_grad()
     def accumulate(self, draw: Draw, g: Tensor, *, kl_weight: float) -> None:
         """Add the gradients of mu and rho that follow from g, the loss gradient at the draw.
@@ -379,16 +370,10 @@ class Posterior:
             gradients = gradients.function
         weight = torch.tensor(kl_weight, dtype=torch.float64)
         gradients(g, draw.eps, self.current_mu(), draw.sigma, prior=prior, kl_weight=weight)
-        self.add_grad(self.mu, self.zero_fixed(g))
-        self.add_grad(self.rho, self.zero_fixed(draw.eps))
-        self.buffers.give(draw.sigma)
+        add_grad(self.mu, self.zero_fixed(g))
+        add_grad(self.rho, self.zero_fixed(draw.eps))
         del draw.eps, draw.sigma
         draw.g = None
-
-    def add_grad(self, parameter: nn.Parameter, gradient: Tensor) -> None:
-        """Add a flat vector to `.grad`, as backward does. Its memory comes back once `.grad` is dropped."""
-        add_grad(parameter, gradient)
-        self.buffers.lend(gradient)
 
     def zero_fixed(self, vector: Tensor) -> Tensor:
         """Zero a flat vector's padding rows, in place."""
@@ -422,10 +407,6 @@ class Posterior:
     def _new_draw(self, generator: Generator | None) -> Draw:
         """A draw whose sigma is still to be filled in."""
         self.weights.check()
-        while self._spent:
-            spent = self._spent.pop()
-            self.buffers.give(spent.eps, spent.sigma)
-            del spent.eps, spent.sigma
         return Draw(self.noise(generator=generator), self.buffers.take(), self._mean_changes())
 
     @contextmanager
@@ -444,7 +425,6 @@ class Posterior:
             changed = self._mean_changes() != before
         finally:
             self._write(lambda: self.mu.copy_(held))
-            self.buffers.give(held)
             if outermost:
                 self._mean = None
         if changed:
@@ -473,8 +453,8 @@ class Posterior:
     def _check_current(self, draw: Draw) -> None:
         if isinstance(draw, Draw) and not hasattr(draw, "eps"):
             raise ValueError(
-                "this draw is spent: its noise has become a gradient, or a later draw's. Call kl(draw) "
-                "before accumulate_grad, and accumulate each draw once."
+                "this draw is spent, its noise has become a gradient: call kl(draw) before accumulate_grad, "
+                "and accumulate each draw once."
             )
         if not isinstance(draw, Draw) or draw.eps.shape != self.rho.shape:
             raise ValueError("this is no draw of this posterior; use what its sample() gave.")

@@ -111,8 +111,7 @@ class Sharpened:
             g_kappa, g_phi, g_theta, self.kappa.detach(), eta_unit=self._eta_unit, **settings
         )
         self.kl_theta = sharpening.kl_of_step(g_phi, self.sigma0)
-        posterior.buffers.give(g_phi)
-        posterior.add_grad(self.kappa, g_kappa)
+        add_grad(self.kappa, g_kappa)
         if through is not None:
             g_theta += through
         posterior.accumulate(draw, g_theta, kl_weight=kl_weight)
@@ -135,15 +134,12 @@ class Sharpened:
         posterior = self.posterior
         placed = posterior.placed_draw(generator=generator) if sample_phi else posterior.mean()
         eta_unit = self.sigma0**2 / (loss_scale or self.loss_scale)
-        with placed as draw:
+        with placed:
             g_phi = self._gradient_here(closure)
             self._sharpen_here(g_phi, eta_unit, generator)
             with torch.no_grad():
                 value = closure()
         kl_theta = sharpening.kl_theta(g_phi, self.kappa.detach() * eta_unit, self.sigma0)
-        posterior.buffers.give(g_phi)
-        if draw is not None:
-            posterior.spend(draw)
         return Bound(value, kl_theta)
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -209,7 +205,6 @@ class Sharpened:
                 weights, g_phi, self.kappa.detach(), eps0, eta_unit=eta_unit, sigma0=self.sigma0
             )
         )
-        posterior.buffers.give(eps0)
 
     def _hessian_product(
         self, closure: Callable[[], Any], phi: Tensor, u: Tensor, rng: Tensor

@@ -79,3 +79,17 @@ def test_the_tail_is_finite_and_fine():
     assert 4.6 < eps.abs().max() < 6.7
     tail = eps[eps.abs() > 4]
     assert len(tail.unique()) == len(tail)
+
+
+def test_threads_do_not_matter():
+    key = noise.new_key(torch.Generator().manual_seed(6), CPU)
+    before = torch.get_num_threads()
+    try:
+        draws = []
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            draws.append(noise.normal_(torch.empty(300_000), key))
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(draws[0], draws[1])
+    assert torch.equal(draws[0], draws[2])

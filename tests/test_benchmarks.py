@@ -1,0 +1,24 @@
+"""The benchmarks run; what they measure is not asserted."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "expected"),
+    [
+        ("training_step.py", "--hidden 8 --steps 1", "| 8 | sharpened |"),
+        ("kl_gradient.py", "--weights 1000", "| 0.75 | -2 | -8 |"),
+    ],
+)
+def test_a_benchmark_prints_its_table(script, arguments, expected, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [script, *arguments.split()])
+    runpy.run_path(str(BENCHMARKS / script), run_name="__main__")
+    assert expected in capsys.readouterr().out
