@@ -111,6 +111,10 @@ def draw(curves: dict[str, dict[str, tuple[list[int], list[float]]]], path: Path
         )
         axis.set_xticks(sizes, [f"{size:,}" for size in sizes])
         axis.minorticks_off()
+        low, high = axis.get_ylim()
+        steps = [n * 10**power for power in range(5) for n in (1, 2, 5)]
+        ticks = [step for step in steps if low <= step <= high]
+        axis.set_yticks(ticks, [f"{tick:,}" for tick in ticks])
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("ms a training step")
     axes[-1].set_ylabel("ms an evaluation")

@@ -1,10 +1,11 @@
-"""How long the gradient of the sampled KL is, before any data, over the paper's grid of priors.
+"""How long the gradient of the KL is, before any data, over the paper's grid of priors.
 
     python benchmarks/kl_gradient.py
 
-The KL of a scale mixture is estimated from one sample of each weight. Near zero its narrow component
-has a steep score, so with millions of weights the estimate's gradient is long, and mostly noise. Set
-against a clipping length of 5 it decides how much of the data's gradient is left.
+The KL of a scale mixture, estimated from one sample of each weight, has a long gradient: near zero the
+narrow component's score is steep, and with millions of weights the estimate is mostly noise. Set against a
+clipping length of 5 it decides how much of the data's gradient is left. The gradient of the KL itself, in
+expectation, is beside it.
 """
 
 import argparse
@@ -27,28 +28,26 @@ def main() -> None:
     )
     parser.add_argument("--minibatches", type=int, default=20 * 1328, help="1 / kl_weight")
     parser.add_argument("--sigma", type=float, default=0.02, help="where sigma starts")
+    parser.add_argument("--bound", type=float, default=0.05, help="mu is uniform in +- this")
     options = parser.parse_args()
     generator = torch.Generator().manual_seed(0)
-    uniform = torch.empty(options.weights).uniform_(-1, 1, generator=generator)
+    mu = torch.empty(options.weights).uniform_(-options.bound, options.bound, generator=generator)
     eps = torch.randn(options.weights, generator=generator)
-    sigma = torch.full_like(eps, options.sigma)
+    sigma, zero = torch.full_like(eps, options.sigma), torch.zeros_like(eps)
+    kl_weight = 1 / options.minibatches
 
     rows = []
     for pi, log_sigma1, log_sigma2 in itertools.product(
         (0.25, 0.5, 0.75), (0, -1, -2), (-6, -7, -8)
     ):
         prior = ScaleMixture(pi, math.exp(log_sigma1), math.exp(log_sigma2))
-        lengths = []
-        for bound in (0.05, 0.1):
-            score = prior.score(bound * uniform + sigma * eps)
-            zero = torch.zeros_like(eps)
-            g_mu, _ = bbb.gradients(zero, score, eps, sigma, 1 / options.minibatches)
-            lengths.append(g_mu.norm().item())
-        rows.append(
-            [f"{pi:g}", str(log_sigma1), str(log_sigma2), *(f"{length:.1f}" for length in lengths)]
+        sampled, _ = bbb.gradients(zero, prior.score(mu + sigma * eps), eps, sigma, kl_weight)
+        expected, _ = bbb.expected_gradients(
+            zero, prior.expected_score(mu, sigma), eps, sigma, kl_weight
         )
-    headings = ["pi", "log sigma1", "log sigma2", "length, mu in +-0.05", "length, mu in +-0.1"]
-    print(markdown_table(headings, rows))
+        lengths = [f"{g_mu.norm().item():.1f}" for g_mu in (sampled, expected)]
+        rows.append([f"{pi:g}", str(log_sigma1), str(log_sigma2), *lengths])
+    print(markdown_table(["pi", "log sigma1", "log sigma2", "sampled", "expected"], rows))
 
 
 if __name__ == "__main__":
