@@ -116,6 +116,8 @@ class Config:
         _check("vocabulary", self.vocabulary, enough, "must be 0, for all words, or at least 3")
         _check("dropout", self.dropout, 0 <= self.dropout < 1, "must be at least 0 and below 1")
         _check("pi", self.pi, 0 < self.pi < 1, "must lie strictly between 0 and 1")
+        apart = self.prior != "row-mixture" or self.kl_gradient == "sampled"
+        _check("prior", self.prior, apart, "ties weights together: add --kl-gradient sampled")
 
     def learning_rate(self, epoch: int) -> float:
         """The rate in an epoch, the first being 0."""

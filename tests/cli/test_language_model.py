@@ -125,6 +125,8 @@ def test_bad_training_input(fail, tmp_path, trained, text_folder):
         (["--preset", "smal"], "unknown preset 'smal'; did you mean small?"),
         (["--method", "bayes"], "unknown method 'bayes'"),
         (["--pi", "1.5"], "pi = 1.5 must lie strictly between 0 and 1"),
+        (["--prior", "row-mixture"], "ties weights together: add --kl-gradient sampled"),
+        (["--kl-gradient", "exact"], "unknown kl_gradient 'exact'"),
         (["--dropout", "1"], "dropout = 1.0 must be at least 0 and below 1"),
         (["--epochs", "0"], "epochs = 0 must be at least 1"),
         (["--vocabulary", "1"], "vocabulary = 1 must be 0, for all words, or at least 3"),
