@@ -14,10 +14,10 @@ import time
 from dataclasses import dataclass
 
 import torch
-from torch import nn
 
 import bayesrnn
 from bayesrnn.config import preset
+from bayesrnn.gradients import total_norm
 from bayesrnn.methods import Learner, make_learner
 from bayesrnn.report.table import markdown_table
 
@@ -42,7 +42,7 @@ class Contender:
             generator=self.generator,
         )
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-        norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]).item()
+        norm = total_norm(parameters).item()
         for group in self.optimizer.param_groups:
             group["lr"] = 0.1 * min(1.0, 5.0 / norm)
         self.optimizer.step()

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bayesrnn.data.corpus import Corpus
 from bayesrnn.data.cuts import Cuts
 from bayesrnn.evaluation.perplexity import perplexity
+from bayesrnn.gradients import total_norm
 from bayesrnn.methods import SharpenedLearner
 from bayesrnn.storage import load_tensors, save_tensors
 from bayesrnn.training import Diverged
@@ -149,8 +150,7 @@ class Trainer:
             kl_weight=cuts.kl_weight,
             generator=self.noise,
         )
-        grads = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
-        norm = nn.utils.get_total_norm(grads).item()
+        norm = total_norm(self.parameters).item()
         nats = loss.item()
         if not (math.isfinite(norm) and math.isfinite(nats)):
             self._diverged(nats / len(x))

@@ -24,7 +24,7 @@ def kl_theta(g_phi: Tensor, eta: Tensor, sigma0: float) -> Tensor:
 
 def kl_of_step(step: Tensor, sigma0: float) -> Tensor:
     """The same from step = eta * g_phi."""
-    return torch.linalg.vector_norm(step).square() / (2 * sigma0**2)
+    return torch.dot(step, step) / (2 * sigma0**2)
 
 
 def eta_gradient(
