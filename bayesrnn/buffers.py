@@ -28,8 +28,8 @@ class Buffers:
         candidates = [torch.empty(1), *self._vectors]
         alone = _holders(candidates, 0)
         for index in range(1, len(candidates)):
-            references, tensors, memories = _holders(candidates, index)
-            if (references - 1, tensors, memories) == alone:  # one more from the list of vectors
+            references, *others = _holders(candidates, index)
+            if (references - 1, *others) == alone:  # one more from the list of vectors
                 return candidates[index]
         with torch.inference_mode(False):  # a vector made inside that mode is of no use outside
             vector = torch.empty_like(self._like)
@@ -38,8 +38,13 @@ class Buffers:
         return vector
 
 
-def _holders(vectors: list[Tensor], index: int) -> tuple[int, int, int]:
-    """References from Python, from tensors in C++, and from other tensors to the same memory."""
+def _holders(vectors: list[Tensor], index: int) -> tuple[int, ...]:
+    """References from Python and from C++, to the vector and to its memory."""
     vector = vectors[index]
-    in_memory = torch._C._storage_Use_Count(vector.untyped_storage()._cdata)
-    return sys.getrefcount(vector), vector._use_count(), in_memory  # pyright: ignore[reportAttributeAccessIssue]
+    memory = vector.untyped_storage()
+    return (
+        sys.getrefcount(vector),
+        vector._use_count(),  # pyright: ignore[reportAttributeAccessIssue]
+        sys.getrefcount(memory),
+        torch._C._storage_Use_Count(memory._cdata),
+    )

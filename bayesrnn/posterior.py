@@ -95,6 +95,7 @@ class Posterior:
         self.weights.bind()
 
         self._mean: Tensor | None = None  # a copy of mu while the model holds something else
+        self._in_model: Draw | None = None  # the draw whose weights the model holds
         self.buffers = Buffers(self.rho.detach())
         self._own_writes = 0
         self._unused: Draw | None = None  # the last draw with a gradient, until that is accumulated
@@ -329,11 +330,7 @@ class Posterior:
     def place(self, theta: Tensor) -> Iterator[None]:
         """Inside the block the model holds `theta`; after it, and after an error, what it held."""
 
-        def write(held: Tensor) -> None:
-            held.copy_(self.mu.detach())
-            self.mu.copy_(theta)
-
-        with self._holding(write):
+        with self._holding(lambda _: self.mu.copy_(theta)):
             yield
 
     @contextmanager
@@ -341,20 +338,22 @@ class Posterior:
         """Draw; inside the block the model holds the drawn weights."""
         if self._mean is not None:  # the model does not hold mu, so theta needs a vector of its own
             draw = self.draw(generator=generator)
-            with self.place(self.theta(draw)):
+            theta = self.theta(draw)
+            with self._holding(lambda _: self.mu.copy_(theta), draw):
                 yield draw
             return
         draw = self._new_draw(generator)
 
-        def write(held: Tensor) -> None:
-            passes.sample_(self.mu.detach(), held, self.rho.detach(), draw.sigma, draw.eps)
+        def write(mu: Tensor) -> None:
+            passes.sample_(self.mu.detach(), mu, self.rho.detach(), draw.sigma, draw.eps)
 
-        with self._holding(write):
+        with self._holding(write, draw):
             yield draw
 
     def rewrite(self, write: Callable[[Tensor], None]) -> None:
         """Inside `place` or `placed_draw`: let `write` change the weights in the model, a flat vector."""
         assert self._mean is not None
+        self._in_model = None
         self._write(lambda: write(self.mu.detach()))
 
     @torch.no_grad()
@@ -410,21 +409,26 @@ class Posterior:
         return Draw(self.noise(generator=generator), self.buffers.take(), self._mean_changes())
 
     @contextmanager
-    def _holding(self, write: Callable[[Tensor], None]) -> Iterator[None]:
-        """`write` copies the model's weights to the vector it is given, and puts others in the model."""
+    def _holding(
+        self, write: Callable[[Tensor], object], draw: Draw | None = None
+    ) -> Iterator[None]:
+        """`write` is given a copy of the model's weights, and puts others, such as a draw's, in the model."""
         self.weights.check()
-        outermost = self._mean is None
+        outermost, in_model = self._mean is None, self._in_model
         held = self.buffers.take()
+        held.copy_(self.mu.detach())
         before = self._mean_changes()
-        self._write(lambda: write(held))
-        if outermost:
-            self._mean = held
         try:
+            if outermost:
+                self._mean = held
+            self._in_model = draw
+            self._write(lambda: write(held))
             yield
             self.weights.check()
             changed = self._mean_changes() != before
         finally:
             self._write(lambda: self.mu.copy_(held))
+            self._in_model = in_model
             if outermost:
                 self._mean = None
         if changed:
@@ -436,8 +440,10 @@ class Posterior:
     @torch.no_grad()
     def _write(self, write: Callable[[], object]) -> None:
         before = self.mu._version
-        write()
-        self._own_writes += self.mu._version - before
+        try:
+            write()
+        finally:
+            self._own_writes += self.mu._version - before
         # Autocast keeps low-precision copies of weights until its region ends; they are stale now.
         torch.clear_autocast_cache()
 
@@ -447,8 +453,7 @@ class Posterior:
 
     def _gather_inside(self, draw: Draw) -> Tensor | None:
         """The gradient of a draw whose block has not ended yet."""
-        inside = self._mean is not None and torch.equal(self.mu.detach(), self.theta(draw))
-        return self.weights.gather_grad() if inside else None
+        return self.weights.gather_grad(self.buffers.take) if self._in_model is draw else None
 
     def _check_current(self, draw: Draw) -> None:
         if isinstance(draw, Draw) and not hasattr(draw, "eps"):

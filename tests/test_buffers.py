@@ -20,8 +20,9 @@ X = torch.randn(4, 3)
         lambda vector: vector.detach(),
         lambda vector: vector.view(5, 1).T,
         lambda vector: vector.numpy(),
+        lambda vector: vector.untyped_storage(),
     ],
-    ids=["itself", "slice", "detached", "view", "numpy"],
+    ids=["itself", "slice", "detached", "view", "numpy", "storage"],
 )
 def test_a_vector_is_not_used_again_while_it_or_a_view_of_it_lives(keep):
     buffers = Buffers(torch.zeros(5))

@@ -11,6 +11,7 @@ from torch import nn
 
 import bayesrnn
 from bayesrnn import init
+from bayesrnn.variational import one_pass, passes
 
 PRIOR = bayesrnn.Normal(1.0)
 
@@ -450,7 +451,10 @@ def test_only_what_went_backward_inside_the_block_counts():
     assert torch.equal(posterior.model[0].weight.grad, at_rest)  # and it is still there
 
 
-def test_a_draw_can_be_accumulated_inside_its_block():
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_draw_can_be_accumulated_inside_its_block(compiled, monkeypatch):
+    if compiled:
+        monkeypatch.setattr(one_pass, "LONG", 1)
     posterior = _posterior()
     with posterior.sample(generator=torch.Generator().manual_seed(0)) as draw:
         posterior.model(X).square().sum().backward()
@@ -459,6 +463,27 @@ def test_a_draw_can_be_accumulated_inside_its_block():
     posterior.mu.grad = None
     _step(posterior, generator=torch.Generator().manual_seed(0))
     assert torch.equal(inside, posterior.mu.grad)
+
+
+def test_an_interrupt_while_weights_are_written_leaves_the_mean(monkeypatch):
+    posterior = _posterior()
+    before = posterior.mu.detach().clone()
+    monkeypatch.setattr(one_pass, "STRETCH", 10)
+    stretches = []
+
+    def interrupted(theta, mu, rho, sigma, eps):
+        stretches.append(theta)
+        theta.fill_(7.0)
+        if len(stretches) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(passes.sample_, "function", interrupted)
+    with pytest.raises(KeyboardInterrupt), posterior.sample():
+        pass
+    assert torch.equal(posterior.mu, before)
+    monkeypatch.undo()
+    _step(posterior)  # and it goes on
+    assert posterior.mu.grad is not None
 
 
 def test_nested_samples_keep_their_gradients_apart():

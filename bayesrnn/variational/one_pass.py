@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import update_wrapper
+from threading import Lock
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -29,22 +31,29 @@ enabled = os.environ.get("BAYESRNN_COMPILE", "1") != "0"
 class OnePass:
     """Calls `function(*vectors, **settings)`, vectors all of one length and each element on its own.
 
-    A setting called `start` is the index of the first element. Numbers that change from call to
-    call should come as 0-dimensional tensors: a compiled function is made anew for each new number.
+    A setting called `start` is the index of the first element. Settings are constants to the
+    compiler, but for tensors: a number that changes from call to call should be a 0-dimensional one.
     """
 
     def __init__(self, function: Callable[..., None]) -> None:
         self.function = function
-        self._compiled: Callable[..., None] | None = None
+        self._compiled: dict[Hashable, Callable[..., None] | None] = {}
         update_wrapper(self, function)
 
     @torch.no_grad()
     def __call__(self, *vectors: Tensor, **settings: Any) -> None:
-        size = vectors[0].numel()
-        worth_it = enabled and size >= LONG and vectors[0].device.type in ("cpu", "cuda")
-        if worth_it and self._run_compiled(*vectors, **settings):
-            return
-        if vectors[0].device.type != "cpu" or size <= STRETCH:
+        size, device = vectors[0].numel(), vectors[0].device.type
+        if enabled and size >= LONG and device in ("cpu", "cuda"):
+            key = _key(vectors[0], settings)
+            if key not in self._compiled:
+                self._compiled[key] = self._compile(*vectors, **settings)  # and run
+                if self._compiled[key] is not None:
+                    return
+            compiled = self._compiled[key]
+            if compiled is not None:
+                compiled(*vectors, **settings)
+                return
+        if device != "cpu" or size <= STRETCH:
             self.function(*vectors, **settings)
             return
         first = settings.get("start")
@@ -53,27 +62,32 @@ class OnePass:
                 settings["start"] = first + start
             self.function(*(v[start : start + STRETCH] for v in vectors), **settings)
 
-    def _run_compiled(self, *vectors: Tensor, **settings: Any) -> bool:
+    def _compile(self, *vectors: Tensor, **settings: Any) -> Callable[..., None] | None:
+        """Run the function compiled, and return it; or warn, and return None with nothing done."""
         global enabled
-        if self._compiled is None:
-            self._compiled = torch.compile(self.function, dynamic=True, fullgraph=True)
-        try:
-            # Any length with one compilation, but a prior's numbers as constants.
-            with torch._dynamo.config.patch(specialize_float=True), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of torch, about its own insides
-                self._compiled(*vectors, **settings)
-        except Exception as error:
-            if not _is_of_the_compiler(error):
-                raise
+        # The compiler counts what it makes of one piece of code, and stops at eight: so each its own.
+        code = self.function.__code__.replace()
+        own = FunctionType(code, self.function.__globals__, self.function.__name__)
+        own.__kwdefaults__ = self.function.__kwdefaults__
+        with _compiling, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of torch, about its own insides
+            try:
+                compiled = torch.compile(own, dynamic=True, fullgraph=True)
+                # Any length with one compilation, but a prior's numbers as constants.
+                with torch._dynamo.config.patch(specialize_float=True):
+                    compiled(*vectors, **settings)
+                return compiled
+            except Exception as error:
+                failure = error
+        if _is_of_the_machine(failure):
             enabled = False
-            reason = str(getattr(error, "inner_exception", error)).strip().splitlines()[0][:200]
-            warnings.warn(
-                "torch.compile does not work here, so training will be slower, with the same "
-                f"results: {reason} (BAYESRNN_COMPILE=0 silences this)",
-                stacklevel=4,
-            )
-            return False
-        return True
+        reason = str(getattr(failure, "inner_exception", failure)).strip().splitlines()[0][:200]
+        warnings.warn(
+            f"torch.compile does not work here for {self.function.__name__}, so training will be slower, "
+            f"with the same results: {reason} (BAYESRNN_COMPILE=0 silences this)",
+            stacklevel=5,
+        )
+        return None
 
 
 def one_pass(function: Callable[..., None]) -> OnePass:
@@ -81,6 +95,17 @@ def one_pass(function: Callable[..., None]) -> OnePass:
     return OnePass(function)
 
 
-def _is_of_the_compiler(error: Exception) -> bool:
-    """Raised while compiling, hence before anything was computed."""
-    return type(error).__module__.startswith(("torch._dynamo", "torch._inductor"))
+_compiling = Lock()
+
+
+def _key(vector: Tensor, settings: dict[str, Any]) -> Hashable:
+    """All that a compiled function depends on, but for the length of its vectors."""
+    constants = tuple((k, v) for k, v in sorted(settings.items()) if not isinstance(v, Tensor))
+    return constants, vector.dtype, vector.device.type, torch.is_inference_mode_enabled()
+
+
+def _is_of_the_machine(error: Exception) -> bool:
+    """Whether no function at all will compile: no compiler, or a Python that torch does not support."""
+    return not type(error).__module__.startswith("torch._dynamo") or hasattr(
+        error, "inner_exception"
+    )

@@ -17,12 +17,11 @@ def sigma_(sigma: Tensor, rho: Tensor) -> None:
 
 
 @one_pass
-def sample_(mu: Tensor, held: Tensor, rho: Tensor, sigma: Tensor, eps: Tensor) -> None:
-    """held <- mu, sigma <- softplus(rho), mu <- theta."""
+def sample_(theta: Tensor, mu: Tensor, rho: Tensor, sigma: Tensor, eps: Tensor) -> None:
+    """sigma <- softplus(rho), and theta."""
     new_sigma = gaussian.sigma_from_rho(rho)
-    held.copy_(mu)
     sigma.copy_(new_sigma)
-    mu.copy_(gaussian.reparameterise(mu, new_sigma, eps))
+    theta.copy_(gaussian.reparameterise(mu, new_sigma, eps))
 
 
 @one_pass

@@ -87,7 +87,7 @@ def test_streams_lose_only_the_context_at_their_start(trained):
         many = _log_probs(Ensemble(learner.model, learner.resting()), tokens, streams=streams)
         assert len(many) == len(one)
         length = -(-len(one) // streams)
-        far = torch.arange(len(one)) % length > 25  # the state has forgotten where it began
+        far = torch.arange(len(one)) % length > 40  # the state has forgotten where it began
         far[:length] = True  # the first stream begins as the whole does
         torch.testing.assert_close(many[far], one[far], rtol=0, atol=2e-3)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ def vectors():
     torch.manual_seed(0)
     return {
         "mu": 0.1 * torch.randn(SIZE),
-        "held": torch.empty(SIZE),
+        "held": torch.randn(SIZE),
         "sigma": 0.05 * torch.rand(SIZE) + 1e-3,
         "eps": torch.randn(SIZE),
         "rho": torch.randn(SIZE) - 3,
@@ -85,17 +86,35 @@ def test_compiled_is_as_written(case, vectors, monkeypatch):
         torch.testing.assert_close(compiled[name], vector, rtol=1e-4, atol=1e-5)
 
 
-def test_without_a_compiler_one_line_and_the_same_result(vectors, monkeypatch):
+@pytest.mark.parametrize("error", [torch._inductor.exc.InvalidCxxCompiler, RuntimeError])
+def test_without_a_compiler_one_line_and_the_same_result(error, vectors, monkeypatch):
     written = _run("sample", vectors)
     monkeypatch.setattr(one_pass, "LONG", 1)
     monkeypatch.setattr(one_pass, "enabled", True)
+    monkeypatch.setattr(passes.sample_, "_compiled", {})
 
     def fail(*args, **kwargs):
-        raise torch._inductor.exc.InvalidCxxCompiler
+        raise error() if error is not RuntimeError else error("not supported on this Python")
 
-    monkeypatch.setattr(passes.sample_, "_compiled", fail)
-    with pytest.warns(UserWarning, match="torch.compile does not work here.*C\\+\\+ compiler"):
+    monkeypatch.setattr(torch, "compile", fail)
+    with pytest.warns(UserWarning, match="torch.compile does not work here for sample_"):
         first = _run("sample", vectors)
     second = _run("sample", vectors)  # and no second warning
     for result in (first, second):
         assert all(torch.equal(result[name], vector) for name, vector in written.items())
+
+
+def test_many_priors_compile_and_none_changes_how_warnings_are_shown(vectors, monkeypatch):
+    monkeypatch.setattr(one_pass, "LONG", 1)
+    monkeypatch.setattr(one_pass, "enabled", True)
+    monkeypatch.setattr(passes.sampled_gradients_, "_compiled", {})
+    compile_ = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda f, **kw: compile_(f, backend="eager", **kw))
+    filters = list(warnings.filters)
+    for number in range(12):
+        prior = bayesrnn.ScaleMixture(0.5, 1.0, 0.01 * (number + 1))
+        mine = {name: vectors[name].clone() for name in GRADIENTS}
+        passes.sampled_gradients_(*mine.values(), prior=prior, kl_weight=WEIGHT)
+    assert len(passes.sampled_gradients_._compiled) == 12
+    assert all(passes.sampled_gradients_._compiled.values())
+    assert warnings.filters == filters

@@ -102,6 +102,17 @@ def test_expected_score_is_the_derivative_of_the_expectation(
 
 
 @pytest.mark.parametrize("mixture", GRID, ids=str)
+def test_expected_score_in_half_precision(mixture):
+    narrow = min(mixture.sigma1, mixture.sigma2)
+    mu = torch.linspace(-6 * narrow, 6 * narrow, 301).bfloat16()
+    sigma = torch.full_like(mu, 0.3 * narrow)
+    rough = mixture.expected_score(mu, sigma)
+    for ours, right in zip(rough, mixture.expected_score(mu.float(), sigma.float()), strict=True):
+        assert ours.dtype == torch.bfloat16
+        torch.testing.assert_close(ours.float(), right, rtol=0.01, atol=1e-3)
+
+
+@pytest.mark.parametrize("mixture", GRID, ids=str)
 def test_expected_score_is_smooth_and_finite_everywhere(mixture):
     mu = torch.tensor([0.0, 1e-30, 1e-4, 0.05, 3.0, 1e3, -1e3])
     for sigma in (1e-30, 1e-8, 1e-3, 1.0, 1e3):
