@@ -145,6 +145,7 @@ class Config:
                 f"{path} is of format {version}; this version of bayesrnn reads format {FORMAT}. "
                 "Use the version that made the run."
             )
+        values.setdefault("kl_gradient", "sampled")  # the only one when runs did not say
         return _from_values(values, str(path))
 
 

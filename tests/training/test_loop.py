@@ -264,6 +264,9 @@ def test_presets_are_complete_and_survive_their_file(name, method, tmp_path):
     config = preset(name, method, data='a "quoted" \\ path')
     (tmp_path / "c.toml").write_text(config.to_toml(), encoding="utf-8")
     assert Config.from_toml(tmp_path / "c.toml") == config
+    without = [line for line in config.to_toml().splitlines() if "kl_gradient" not in line]
+    (tmp_path / "old.toml").write_text("\n".join(without))
+    assert Config.from_toml(tmp_path / "old.toml").kl_gradient == "sampled"
 
 
 def test_published_hyper_parameters():
