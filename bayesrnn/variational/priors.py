@@ -140,9 +140,7 @@ class ScaleMixture(_Mixture):
             d E[bump] / dv = s exp(-c m^2 s^2) (s^4 (dS/dvariance - 2 c m dS/dmean)
                                                 + (2 c^2 mean^2 - c s^2) S)
         """
-        if (
-            mu.dtype.itemsize < 4
-        ):  # the polynomial's terms cancel, and half precision has few digits
+        if mu.dtype.itemsize < 4:  # terms cancel, and half precision has few digits
             by_mu, by_sigma = self.expected_score(mu.float(), sigma.float())
             return by_mu.to(mu.dtype), by_sigma.to(mu.dtype)
         wide = _Bump.of(self)
