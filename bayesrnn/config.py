@@ -146,7 +146,18 @@ class Config:
                 "Use the version that made the run."
             )
         values.setdefault("kl_gradient", "sampled")  # the only one when runs did not say
-        return _from_values(values, str(path))
+        return cls.from_values(values, str(path))
+
+    @classmethod
+    def from_values(cls, values: dict[str, Any], source: str) -> Config:
+        """A config from a table that `source` holds; what it does not say is as by default."""
+        known = {field.name: str(field.type) for field in fields(cls)}
+        for name in values:
+            if name not in known:
+                near = get_close_matches(name, known, n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else "."
+                raise ValueError(f"{source}: unknown setting {name!r}{hint}")
+        return cls(**{name: _as_declared(known[name], value) for name, value in values.items()})
 
 
 def preset(name: str, method: str, **changes: Any) -> Config:
@@ -156,7 +167,7 @@ def preset(name: str, method: str, **changes: Any) -> Config:
     text = resources.files("bayesrnn").joinpath("presets", f"{name}.toml").read_text("utf-8")
     values = tomllib.loads(text)
     own = {m: values.pop(m, {}) for m in METHODS}
-    return _from_values(
+    return Config.from_values(
         {**values, **own[method], **changes, "preset": name, "method": method}, f"preset {name}"
     )
 
@@ -168,16 +179,6 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "prior": ("mixture", "row-mixture", "normal", "empirical"),
     "kl_gradient": ("sampled", "expected"),
 }
-
-
-def _from_values(values: dict[str, Any], source: str) -> Config:
-    known = {field.name: str(field.type) for field in fields(Config)}
-    for name in values:
-        if name not in known:
-            near = get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else "."
-            raise ValueError(f"{source}: unknown setting {name!r}{hint}")
-    return Config(**{name: _as_declared(known[name], value) for name, value in values.items()})
 
 
 def _as_declared(kind: str, value: Any) -> Any:

@@ -64,10 +64,7 @@ def load_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[
 def write_atomically(path: str | os.PathLike[str], write: Callable[[str], Any]) -> None:
     """Let `write` fill a temporary file beside `path`, then rename it: readers never see half a file."""
     path = Path(path)
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder; name a file.")
-    if not path.parent.is_dir():
-        raise ValueError(f"{path.parent}: no such folder; create it first.")
+    check_writable(path)
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     os.close(handle)
     try:
@@ -79,6 +76,16 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[str], Any]) 
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def check_writable(path: Path) -> None:
+    """Raise unless a file can be written there, before the work that would fill it."""
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; name a file.")
+    if not path.parent.is_dir():
+        raise ValueError(f"{path.parent}: no such folder; create it first.")
+    if not os.access(path.parent, os.W_OK):
+        raise ValueError(f"{path.parent}: no permission to write there.")
 
 
 def check_state(expected: Mapping[str, Tensor], given: Mapping[str, Tensor], source: str) -> None:

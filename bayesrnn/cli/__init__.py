@@ -9,12 +9,16 @@ from difflib import get_close_matches
 import tyro
 
 from bayesrnn import __version__
+from bayesrnn.cli.calibration import Calibration
 from bayesrnn.cli.compare import Compare
 from bayesrnn.cli.evaluate import Evaluate
 from bayesrnn.cli.generate import Generate
 from bayesrnn.cli.inspect import Inspect
+from bayesrnn.cli.prune import Prune
+from bayesrnn.cli.report import Report
 from bayesrnn.cli.score import Score
 from bayesrnn.cli.train import Train
+from bayesrnn.cli.uncertainty import Uncertainty
 from bayesrnn.training import Diverged
 
 COMMANDS = {
@@ -23,6 +27,10 @@ COMMANDS = {
     "compare": Compare,
     "generate": Generate,
     "score": Score,
+    "prune": Prune,
+    "uncertainty": Uncertainty,
+    "calibration": Calibration,
+    "report": Report,
     "inspect": Inspect,
 }
 

@@ -16,7 +16,7 @@ class Evaluate:
     """Measure a run's perplexity: at the mean, by Monte Carlo, sharpened, with dynamic evaluation."""
 
     run_folder: Positional[Path]
-    """A folder written by `bayesrnn train`."""
+    """A folder written by `bayesrnn train`, or a file by `bayesrnn prune --export`."""
     split: Literal["train", "valid", "test"] = "test"
     """Which part of the text."""
     samples: int = 0
@@ -42,13 +42,13 @@ class Evaluate:
         from bayesrnn.data.corpus import cache_folder, load_split
         from bayesrnn.data.sources import find_source
         from bayesrnn.evaluation.perplexity import DYNAMIC_STEPS, make_scorer, perplexity
-        from bayesrnn.training.run import Run
+        from bayesrnn.training.exported import open_trained
 
         if self.streams < 1:
             raise ValueError(f"streams = {self.streams} must be at least 1.")
         if self.lr <= 0:
             raise ValueError(f"lr = {self.lr} must be above 0.")
-        run = Run.open(self.run_folder)
+        run = open_trained(self.run_folder)
         learner = run.load_learner()
         # Each way of predicting: its name, and what `perplexity` is told.
         resting = (

@@ -16,7 +16,7 @@ class Generate:
     """Write text with a run's model."""
 
     run_folder: Positional[Path]
-    """A folder written by `bayesrnn train`."""
+    """A folder written by `bayesrnn train`, or a file by `bayesrnn prune --export`."""
     prompt: str = ""
     """Words to begin with."""
     words: int = 60
@@ -36,9 +36,9 @@ class Generate:
         from bayesrnn.data.corpus import END
         from bayesrnn.data.sources import tokenizer
         from bayesrnn.evaluation.generation import generate
-        from bayesrnn.training.run import Run
+        from bayesrnn.training.exported import open_trained
 
-        run = Run.open(self.run_folder)
+        run = open_trained(self.run_folder)
         prompt = tokenizer(run.config.data)(self.prompt)
         for word in prompt:
             if word not in run.vocabulary.index:

@@ -15,7 +15,7 @@ class Score:
     """Show each word of a text with its probability, the model's entropy and mutual information."""
 
     run_folder: Positional[Path]
-    """A folder written by `bayesrnn train`."""
+    """A folder written by `bayesrnn train`, or a file by `bayesrnn prune --export`."""
     file: Positional[Path]
     """A text, words between white space; - for standard input."""
     samples: int | None = None
@@ -29,9 +29,9 @@ class Score:
     def run(self) -> None:
         from bayesrnn.data.sources import tokenizer
         from bayesrnn.evaluation.words import read_words, score_words
-        from bayesrnn.training.run import Run
+        from bayesrnn.training.exported import open_trained
 
-        run = Run.open(self.run_folder)
+        run = open_trained(self.run_folder)
         lines = read_words(self.file, tokenizer(run.config.data))
         learner = run.load_learner()
         samples = self.samples if self.samples is not None else _samples_of(learner)

@@ -20,10 +20,10 @@ from bayesrnn.evaluation.scoring import (
 )
 from bayesrnn.methods import Learner, SharpenedLearner
 
-WORDS_AT_ONCE = 4096
-"""A segment's size where nothing else decides it; its logits are WORDS_AT_ONCE x vocabulary."""
+WORDS_AT_ONCE = 256
+"""A segment's size where nothing else decides it; its logits, WORDS_AT_ONCE x vocabulary, shall fit the cache."""
 
-SEGMENTS_AT_ONCE = 4
+SEGMENTS_AT_ONCE = 64
 """Segments scored for each time that a sample's weights are made."""
 
 DYNAMIC_STEPS = 35

@@ -30,8 +30,6 @@ class WordScores:
     """What a model said of the words of a segment, each (T, N), in nats."""
 
     log_probs: Tensor
-    entropy: Tensor | None = None
-    expected_entropy: Tensor | None = None
     kl_theta: float = 0.0
     """What sharpening on the segment costs, in nats for the whole of it; makes the score a bound."""
 
@@ -64,10 +62,9 @@ def segments(tokens: Tensor, *, streams: int, steps: int) -> Iterator[Segment]:
 class Ensemble:
     """Averages the probabilities of an ensemble of weights, each member with its own state."""
 
-    def __init__(self, model: nn.Module, members: list[Member], *, details: bool = False) -> None:
+    def __init__(self, model: nn.Module, members: list[Member]) -> None:
         self.model = model
         self.members = members
-        self.details = details
         self.states: list[Any] = [None] * len(self.members)
 
     def score(self, segment: Segment) -> WordScores:
@@ -76,43 +73,15 @@ class Ensemble:
     @torch.no_grad()
     def score_all(self, group: Sequence[Segment]) -> list[WordScores]:
         """Consecutive segments; each member's weights are put in the model once for all of them."""
-        totals: list[_Total] = [_Total() for _ in group]
+        totals = [torch.full(segment.y.shape, -math.inf) for segment in group]
         with evaluating(self.model):
             for index, member in enumerate(self.members):
                 with member():
-                    for segment, total in zip(group, totals, strict=True):
+                    for place, segment in enumerate(group):
                         logits, self.states[index] = self.model(segment.x, self.states[index])
-                        total.add(logits, segment.y, details=self.details)
-        count = len(self.members)
-        return [
-            total.scores(segment.y, count) for segment, total in zip(group, totals, strict=True)
-        ]
-
-
-class _Total:
-    """The sum of an ensemble's probabilities over a segment so far, as a logarithm."""
-
-    def __init__(self) -> None:
-        self.log_probs: Tensor | None = None  # (T, N), or (T, N, V) with details
-        self.entropy: Tensor | None = None  # the sum of the members' own
-
-    def add(self, logits: Tensor, y: Tensor, *, details: bool) -> None:
-        if details:
-            each = logits.log_softmax(-1)
-            own = _entropy(each)
-            self.entropy = own if self.entropy is None else self.entropy.add_(own)
-        else:
-            nats = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none")
-            each = -nats.view(y.shape)
-        self.log_probs = each if self.log_probs is None else torch.logaddexp(self.log_probs, each)
-
-    def scores(self, y: Tensor, count: int) -> WordScores:
-        assert self.log_probs is not None
-        log_probs = self.log_probs - math.log(count)
-        if self.entropy is None:
-            return WordScores(log_probs)
-        chosen = log_probs.gather(-1, y[..., None]).squeeze(-1)
-        return WordScores(chosen, _entropy(log_probs), self.entropy / count)
+                        nats = _nats(logits, segment.y).view(segment.y.shape)
+                        totals[place] = torch.logaddexp(totals[place].to(nats.device), -nats)
+        return [WordScores(total - math.log(len(self.members))) for total in totals]
 
 
 class SharpenedBound:
@@ -128,7 +97,7 @@ class SharpenedBound:
 
         def closure():
             logits, state = model(segment.x, self.state)
-            nats = F.cross_entropy(logits.flatten(0, 1), segment.y.flatten(), reduction="none")
+            nats = _nats(logits, segment.y)
             total = (nats * segment.counted.flatten()).sum() * self.sharpened.loss_scale
             return total, nats, state
 
@@ -163,7 +132,7 @@ class Dynamic:
         # cuDNN's RNNs cannot go backward in evaluation mode.
         with evaluating(self.model), torch.backends.cudnn.flags(enabled=False), torch.enable_grad():
             logits, state = self.model(segment.x, self.state)
-            nats = F.cross_entropy(logits.flatten(0, 1), segment.y.flatten(), reduction="none")
+            nats = _nats(logits, segment.y)
             loss = (nats * segment.counted.flatten()).sum() / segment.x.shape[1]
             grads = torch.autograd.grad(loss, parameters)
         self.state = tuple(s.detach() for s in state)
@@ -179,5 +148,6 @@ class Dynamic:
             parameter.copy_(before)
 
 
-def _entropy(log_probs: Tensor) -> Tensor:
-    return torch.special.entr(log_probs.exp()).sum(-1)
+def _nats(logits: Tensor, y: Tensor) -> Tensor:
+    """-log p(y) of each word, as one row."""
+    return F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none")

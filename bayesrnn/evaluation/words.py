@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from bayesrnn.data.corpus import END, Vocabulary
-from bayesrnn.evaluation.scoring import Ensemble, segments
+from bayesrnn.evaluation.beliefs import beliefs, models_of
 from bayesrnn.methods import Learner
 
 
@@ -51,25 +51,21 @@ def score_words(
     learner: Learner, vocabulary: Vocabulary, lines: list[list[str]], *, samples: int, seed: int
 ) -> Iterator[ScoredWord]:
     """Every word and line end, in order, each scored after all that stand before it."""
-    if samples < 0:
-        raise ValueError(f"samples = {samples}; use 0 for the mean weights, or 1 and more.")
     words = [word for line in lines for word in [*line, END]]
     if all(word not in vocabulary.index for line in lines for word in line):
         raise ValueError(
             "not one word of the text is in the run's vocabulary; is it the same language?"
         )
     tokens = torch.tensor([vocabulary.end, *vocabulary.encode(words)])
-    members = learner.members(samples, seed) if samples else learner.resting()
-    scorer = Ensemble(learner.model, members, details=True)
     position = 0
-    for segment in segments(tokens, streams=1, steps=1024):
-        scores = scorer.score(segment)
-        assert scores.entropy is not None
-        assert scores.expected_entropy is not None
-        columns = (scores.log_probs, scores.entropy, scores.expected_entropy)
-        for log_prob, entropy, expected in zip(*(c[:, 0].tolist() for c in columns), strict=True):
+    models = models_of(learner, samples, seed)
+    for _, found in beliefs(models, tokens, len(vocabulary)):
+        belief = found[len(models)]
+        columns = (belief.log_prob, belief.entropy, belief.mutual_information)
+        for log_prob, entropy, information in zip(
+            *(c[:, 0].tolist() for c in columns), strict=True
+        ):
             word = words[position]
             known = word in vocabulary.index
-            information = max(entropy - expected, 0.0)
             yield ScoredWord(word, not known, math.exp(log_prob), -log_prob, entropy, information)
             position += 1

@@ -18,10 +18,13 @@ class WordLM(nn.Module):
         layers: int = 2,
         dropout: float = 0.0,
         tied: bool = False,
+        embedding: int | None = None,
     ) -> None:
+        """`embedding` is the width of the embedding, if it is not that of the LSTM."""
         super().__init__()
-        self.embedding = nn.Embedding(vocabulary, hidden)
-        self.lstm = nn.LSTM(hidden, hidden, layers, dropout=dropout if layers > 1 else 0.0)
+        width = embedding or hidden
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.lstm = nn.LSTM(width, hidden, layers, dropout=dropout if layers > 1 else 0.0)
         self.dropout = nn.Dropout(dropout)
         self.out = nn.Linear(hidden, vocabulary)
         if tied:

@@ -47,10 +47,12 @@ def compare(
     samples: int,
     dynamic: bool,
     lr: float,
+    streams: int = 1,
     progress: Callable[[str], None],
 ) -> list[Row]:
     """Evaluate each run on the validation and test split of its data, as `evaluate` does."""
-    return [_row(run, data, cache, samples, lr if dynamic else None, progress) for run in runs]
+    dynamic_lr = lr if dynamic else None
+    return [_row(run, data, cache, samples, dynamic_lr, streams, progress) for run in runs]
 
 
 def _row(
@@ -59,13 +61,14 @@ def _row(
     cache: Path,
     samples: int,
     dynamic_lr: float | None,
+    streams: int,
     progress: Callable[[str], None],
 ) -> Row:
     config, learner = run.config, run.load_learner()
     source = find_source(data or config.data, cache)
-    ways: dict[str, dict] = {"": {}}
+    ways: dict[str, dict] = {"": {"streams": streams}}
     if samples and _can_be_sampled(learner, samples):
-        ways["_samples"] = {"samples": samples}
+        ways["_samples"] = {"samples": samples, "streams": streams}
     if isinstance(learner, SharpenedLearner):
         ways["_bound"] = {"sharpened": True, "streams": config.batch_size, "steps": config.unroll}
     if dynamic_lr is not None:
@@ -108,7 +111,12 @@ def _can_be_sampled(learner: Learner, samples: int) -> bool:
 
 
 def render(rows: list[Row], *, markdown: bool = False) -> str:
-    """The table, with only the columns that some run has."""
+    """The table as text."""
+    return (markdown_table if markdown else text_table)(*table_of(rows))
+
+
+def table_of(rows: list[Row]) -> tuple[list[str], list[list[str]]]:
+    """Headings and cells, with only the columns that some run has."""
     columns: list[tuple[str, Callable[[Row], str]]] = [
         ("run", lambda r: r.run),
         ("method", lambda r: r.method),
@@ -126,9 +134,7 @@ def render(rows: list[Row], *, markdown: bool = False) -> str:
                 columns.append(
                     (f"{short}{heading}", lambda r, n=name, s=sign: _number(r.results.get(n), s))
                 )
-    headings = [name for name, _ in columns]
-    cells = [[cell(row) for _, cell in columns] for row in rows]
-    return (markdown_table if markdown else text_table)(headings, cells)
+    return [name for name, _ in columns], [[cell(row) for _, cell in columns] for row in rows]
 
 
 _HEADINGS = {

@@ -111,17 +111,6 @@ def test_monte_carlo_in_one_pass_is_as_many_separate_passes(trained, method):
     assert result.nats == pytest.approx(-averaged.double().sum().item(), rel=1e-5)
 
 
-def test_details_agree_with_the_plain_scores(trained):
-    run = Run.open(trained("bbb"))
-    learner, tokens = run.load_learner(), _tokens(run)
-    segment = next(segments(tokens, streams=2, steps=20))
-    plain = Ensemble(learner.model, learner.members(3, 0)).score(segment)
-    full = Ensemble(learner.model, learner.members(3, 0), details=True).score(segment)
-    torch.testing.assert_close(plain.log_probs, full.log_probs, rtol=1e-5, atol=1e-5)
-    assert (full.entropy - full.expected_entropy).min() > -1e-5
-    assert full.entropy.max() <= math.log(len(run.vocabulary)) + 1e-5
-
-
 def test_evaluation_leaves_the_random_state_and_the_mode_alone(trained):
     run = Run.open(trained("dropout"))
     learner, tokens = run.load_learner(), _tokens(run)

@@ -1,0 +1,132 @@
+"""`bayesrnn prune`: how much of a run can go, and the small model that is left."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tyro.conf import Positional
+
+
+@dataclass(frozen=True)
+class Prune:
+    """Drop weights by signal to noise: perplexity against the share dropped, and a small model."""
+
+    run_folder: Positional[Path]
+    """A folder written by `bayesrnn train` with method bbb or sharpened."""
+    drop: float | None = None
+    """The share of weights to drop, for the pattern figure and the export; 0.8 by default."""
+    max_loss: str | None = None
+    """Instead: as many as raise perplexity by no more than this, such as 1% or 0.01."""
+    per_layer: bool = False
+    """Drop the same share of each weight matrix, not by one threshold for the whole model."""
+    baseline: Path | None = None
+    """A run to prune by magnitude beside it, such as a plain LSTM."""
+    export: Path | None = None
+    """Write the pruned model to this file, for `evaluate`, `score` and `generate`."""
+    storage: Literal["sparse", "int8"] = "sparse"
+    """In the exported file: each weight's exact value, or a byte a weight."""
+    out: Path | None = None
+    """A folder for the figures: the curve and the pattern of each gate."""
+    split: Literal["train", "valid", "test"] = "valid"
+    """Which part of the text."""
+    streams: int = 20
+    """Stretches of text to score side by side."""
+    data: str | None = None
+    """Another text than the run's own, or where its text is now."""
+    json: bool = False
+    """Print JSON."""
+
+    def run(self) -> None:
+        from bayesrnn.cli.progress import steps
+        from bayesrnn.data.corpus import cache_folder
+        from bayesrnn.evaluation.pruning import DROPS
+        from bayesrnn.report import figures
+        from bayesrnn.report import pruning as report
+        from bayesrnn.storage import check_writable
+        from bayesrnn.training.run import Run
+
+        if self.drop is not None and self.max_loss is not None:
+            raise ValueError("give --drop or --max-loss, not both.")
+        if self.streams < 1:
+            raise ValueError(f"streams = {self.streams} must be at least 1.")
+        drop = 0.8 if self.drop is None else self.drop
+        if not 0 <= drop < 1:
+            raise ValueError(
+                f"drop = {drop} must be at least 0 and below 1: a share of the weights."
+            )
+        max_loss = None if self.max_loss is None else _share(self.max_loss)
+        run = Run.open(self.run_folder)
+        learner = report.posterior_learner(run, run.load_learner())
+        baseline = None if self.baseline is None else Run.open(self.baseline)
+        if self.export is not None:
+            check_writable(self.export)
+        if self.out is not None:
+            self.out.mkdir(parents=True, exist_ok=True)
+        cache = cache_folder()
+        with steps(len(DROPS) * (2 if baseline is None else 3)) as tell:
+            study = report.study_pruning(
+                run,
+                learner,
+                cache=cache,
+                drop=drop,
+                max_loss=max_loss,
+                per_tensor=self.per_layer,
+                baseline=baseline,
+                split=self.split,
+                data=self.data,
+                streams=self.streams,
+                progress=lambda what: tell(what, 1),
+            )
+        exported = None
+        if self.export is not None:
+            tokens = report.tokens_of(run, self.split, self.data, cache)
+            exported = report.export(
+                study, run, learner, self.export, self.storage, tokens=tokens, streams=self.streams
+            )
+        written = []
+        if self.out is not None:
+            kept = study.order.kept(study.drop)
+            for name, figure in [
+                ("pruning-curve.png", figures.pruning_curve(study.curves, study.drop)),
+                ("pruning-patterns.png", figures.pruning_patterns(kept)),
+            ]:
+                written.append(figures.save(figure, self.out / name))
+        if self.json:
+            record = study.as_json()
+            if exported is not None:
+                record["export"] = {
+                    "file": str(self.export),
+                    "embedding": exported.shrunk.embedding,
+                    "hidden": exported.shrunk.hidden,
+                    "sizes": [size.as_json() for size in exported.sizes],
+                }
+            print(json.dumps(record))
+            return
+        print(f"{self.run_folder}: {self.split} perplexity, weights dropped in the order of")
+        print(report.render_curves(study))
+        rise = study.perplexity / study.curves[report.SIGNAL_TO_NOISE][0.0] - 1
+        print(f"{study.drop:.2%} dropped: perplexity {study.perplexity:.2f} ({rise:+.2%})")
+        if exported is not None:
+            units = exported.shrunk
+            print(
+                f"\nunits left: {units.hidden[1]} of {units.hidden[0]} a layer, "
+                f"{units.embedding[1]} of {units.embedding[0]} of the embedding"
+            )
+            print(report.render_sizes(exported.sizes))
+            written.append(self.export)
+        for path in written:
+            print(f"wrote {path}")
+
+
+def _share(text: str) -> float:
+    """1% and 0.01 alike."""
+    try:
+        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise ValueError(f"max-loss = {text!r} must be a share such as 1% or 0.01.")
+    return value

@@ -1,0 +1,104 @@
+"""`bayesrnn uncertainty`: do runs know when a text is not theirs?"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tyro.conf import Positional
+
+
+@dataclass(frozen=True)
+class Uncertainty:
+    """Measure how much less sure runs are of reversed, shuffled, noisy and foreign text."""
+
+    run_folders: Positional[tuple[Path, ...]]
+    """Folders written by `bayesrnn train`."""
+    samples: tuple[int, ...] = (1, 2, 5, 10, 20)
+    """Numbers of weight samples to average over, for the runs that can be sampled."""
+    other: str | None = None
+    """Another domain's text: pydocs, ptb, wikitext-2, a folder or a file. By default pydocs, for runs
+    that did not learn from it."""
+    noise: tuple[float, ...] = (0.05, 0.1, 0.2, 0.5)
+    """Shares of words to replace."""
+    window: int = 10
+    """Words of a window that is to be told in- or out-of-distribution."""
+    words: int = 0
+    """Use so many words of the text; 0 for all."""
+    split: Literal["train", "valid", "test"] = "test"
+    """Which part of the text."""
+    streams: int = 20
+    """Stretches of text to go through side by side."""
+    seed: int = 0
+    """Of the sampled weights, the noise and the shuffling."""
+    data: str | None = None
+    """Another text than the runs' own as the true one, or where their text is now."""
+    out: Path | None = None
+    """A folder for the figures."""
+    json: bool = False
+    """Print one JSON line a row."""
+
+    def run(self) -> None:
+        from bayesrnn.cli.progress import steps
+        from bayesrnn.data.corpus import cache_folder
+        from bayesrnn.report import figures
+        from bayesrnn.report import uncertainty as report
+        from bayesrnn.training.exported import open_trained
+
+        if not self.run_folders:
+            raise ValueError("name at least one run folder.")
+        cache = cache_folder()
+        runs = [open_trained(folder) for folder in self.run_folders]
+        subjects = report.subjects(
+            runs, split=self.split, data=self.data, words=self.words, cache=cache
+        )
+        work = []
+        for subject in subjects:
+            other = self.other or ("pydocs" if subject.run.config.data != "pydocs" else None)
+            texts = report.spoilt_texts(
+                subject,
+                split=self.split,
+                other=other,
+                noise=self.noise,
+                seed=self.seed,
+                cache=cache,
+            )
+            work.append((subject, texts))
+        if self.out is not None:
+            self.out.mkdir(parents=True, exist_ok=True)
+        gaps = []
+        total = sum(report.passes(subject, texts, self.samples) for subject, texts in work)
+        with steps(total) as tell:
+            for subject, texts in work:
+                gaps += report.study_uncertainty(
+                    subject,
+                    texts,
+                    self.samples,
+                    window=self.window,
+                    streams=self.streams,
+                    seed=self.seed,
+                    progress=tell,
+                )
+        if self.json:
+            for gap in gaps:
+                print(json.dumps(gap.as_json()))
+        else:
+            words = len(subjects[0].tokens) - 1
+            print(
+                f"{words:,} words of {self.split} text; entropies in nats/word, gaps against the true "
+                f"text;\nAUROC of telling {self.window} words apart by entropy (H), mutual information "
+                "(MI) and -log p\n"
+            )
+            print(report.render_gaps(gaps))
+        if self.out is not None:
+            pictures = {
+                "entropy-gap.png": figures.entropy_gap(gaps),
+                "told-apart.png": figures.told_apart(gaps),
+                "told-apart-mi.png": figures.told_apart(gaps, "mutual_information"),
+            }
+            for name, figure in pictures.items():
+                path = figures.save(figure, self.out / name)
+                if not self.json:
+                    print(f"wrote {path}")

@@ -1,0 +1,94 @@
+"""Small files for plain weights: zeros not stored, the others whole or as bytes.
+
+The file is safetensors. A tensor "w" with zeros is stored as
+
+    w.shape   int64      its shape
+    w.mask    uint8      one bit a weight, row by row, the first in the highest bit: 1 where it is not zero
+    w.values  float32    the weights that are not zero, in that order
+              or int8    the same, divided by their row's scale and rounded
+    w.scale   float32    with int8 only: one a row, its largest |weight| / 127
+
+and one without zeros, or with less than two dimensions, under its own name. Reading needs no posterior:
+`model.load_state_dict(read_state(path))`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bayesrnn.storage import load_tensors, save_tensors
+
+FORMAT = "bayesrnn-compact-1"
+Storage = Literal["sparse", "int8"]
+
+
+def write_state(
+    path: str | os.PathLike[str],
+    state: Mapping[str, Tensor],
+    storage: Storage = "sparse",
+    header: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a model's `state_dict` to one small file: "sparse" keeps each weight's value, "int8" 127 steps.
+
+    With int8 a weight is off by at most half a step, its row's largest |weight| / 254.
+    """
+    if storage not in get_args(Storage):
+        raise ValueError(f"storage = {storage!r}; use {' or '.join(get_args(Storage))}.")
+    tensors: dict[str, Tensor] = {}
+    for name, tensor in state.items():
+        tensors |= _encode(name, tensor.detach().cpu(), storage)
+    save_tensors(path, tensors, {**(header or {}), "format": FORMAT, "storage": storage})
+
+
+def read_state(path: str | os.PathLike[str]) -> dict[str, Tensor]:
+    """The `state_dict` that `write_state` wrote, dense."""
+    return read_with_header(path)[0]
+
+
+def read_with_header(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The `state_dict`, and what else the file says of the model."""
+    tensors, header = load_tensors(path)
+    if header.get("format") != FORMAT:
+        raise ValueError(
+            f"{path} has format {header.get('format')!r}, not {FORMAT!r}: it is no exported model, or one "
+            "of another version."
+        )
+    names = [name.removesuffix(".shape") for name in tensors if name.endswith(".shape")]
+    packed = {f"{name}.{part}" for name in names for part in ("shape", "mask", "values", "scale")}
+    state = {name: tensor for name, tensor in tensors.items() if name not in packed}
+    return state | {name: _decode(name, tensors) for name in names}, header
+
+
+def _encode(name: str, tensor: Tensor, storage: Storage) -> dict[str, Tensor]:
+    if tensor.dim() < 2 or not tensor.is_floating_point():
+        return {name: tensor}
+    mask = tensor != 0
+    if storage == "sparse" and mask.all():
+        return {name: tensor}
+    rows = tensor.float().flatten(1)
+    parts = {
+        "shape": torch.tensor(tensor.shape),
+        "mask": torch.from_numpy(np.packbits(mask.numpy())),
+    }
+    if storage == "int8":
+        scale = rows.abs().amax(1) / 127
+        steps = (rows / scale.clamp_min(torch.finfo(torch.float32).tiny)[:, None]).round()
+        parts |= {"values": steps.view(tensor.shape)[mask].to(torch.int8), "scale": scale}
+    else:
+        parts["values"] = tensor[mask]
+    return {f"{name}.{part}": value for part, value in parts.items()}
+
+
+def _decode(name: str, tensors: Mapping[str, Tensor]) -> Tensor:
+    shape = tuple(tensors[f"{name}.shape"].tolist())
+    values, scale = tensors[f"{name}.values"], tensors.get(f"{name}.scale")
+    bits = np.unpackbits(tensors[f"{name}.mask"].numpy(), count=int(np.prod(shape)))
+    dense = torch.zeros(shape, dtype=values.dtype if scale is None else torch.float32)
+    dense[torch.from_numpy(bits).bool().view(shape)] = values.to(dense.dtype)
+    return dense if scale is None else (dense.flatten(1) * scale[:, None]).view(shape)

@@ -1,0 +1,407 @@
+"""The report: one HTML page that stands alone, with the tables and pictures of a set of runs."""
+
+from __future__ import annotations
+
+import html
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from bayesrnn.data.corpus import END
+from bayesrnn.evaluation.words import ScoredWord, score_words
+from bayesrnn.methods import PosteriorLearner
+from bayesrnn.report import figures
+from bayesrnn.report.comparison import Row, compare, table_of
+from bayesrnn.report.pruning import SIGNAL_TO_NOISE, PruningStudy, study_pruning
+from bayesrnn.report.uncertainty import (
+    CalibrationRow,
+    Subject,
+    sample_counts,
+    spoilt_texts,
+    study_calibration,
+    study_uncertainty,
+    subjects,
+)
+from bayesrnn.report.weights import LayerWeights, weights_by_layer
+from bayesrnn.training.run import Run
+
+COUNTS = (1, 2, 5, 10)
+EXCERPT = 150
+"""Words of the coloured text."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How much work goes into a report."""
+
+    samples: int = 10
+    words: int = 20_000
+    """Of test text, for uncertainty and calibration; 0 for all."""
+    other: str | None = None
+    drop: float = 0.8
+    streams: int = 20
+    window: int = 10
+    data: str | None = None
+    seed: int = 0
+
+
+def make_page(
+    runs: Sequence[Run], options: Options, *, cache: Path, progress: Callable[[str], None]
+) -> str:
+    """Do the work, and write the page. `progress` is told what is being done."""
+    told = _Told(progress)
+    examined = subjects(runs, split="test", data=options.data, words=options.words, cache=cache)
+    rows = compare(
+        list(runs),
+        data=options.data,
+        cache=cache,
+        samples=options.samples,
+        dynamic=False,
+        lr=0.1,
+        streams=options.streams,
+        progress=told.now,
+    )
+    counts = sorted({count for count in (*COUNTS, options.samples) if 0 < count <= options.samples})
+    gaps, calibrations = [], []
+    for subject in examined:
+        texts = spoilt_texts(subject, other=options.other, seed=options.seed, cache=cache)
+        gaps += study_uncertainty(
+            subject,
+            texts,
+            counts,
+            window=options.window,
+            streams=options.streams,
+            seed=options.seed,
+            progress=lambda what, _: told.now(what),
+        )
+        calibrations += study_calibration(
+            subject,
+            options.samples,
+            streams=options.streams,
+            seed=options.seed,
+            progress=lambda what, _: told.now(what),
+        )
+    body = [
+        _comparison(rows, options.streams),
+        _learning(examined),
+        _uncertainty(gaps, options),
+        _calibration(calibrations),
+    ]
+    for subject in examined:
+        if isinstance(subject.learner, PosteriorLearner):
+            body.append(_posterior(subject, examined, options, cache, told))
+    body += [_excerpts(examined, options), _configs(runs)]
+    return _PAGE.format(
+        title=f"bayesrnn: {html.escape(', '.join(s.name for s in examined))}",
+        style=_style(),
+        contents=_contents(body),
+        body="\n".join(section.html for section in body if section is not None),
+    )
+
+
+@dataclass(frozen=True)
+class _Section:
+    name: str
+    title: str
+    html: str
+
+
+class _Told:
+    """Passes on what is being done, once each."""
+
+    def __init__(self, progress: Callable[[str], None]) -> None:
+        self.progress, self.last = progress, ""
+
+    def now(self, what: str) -> None:
+        if what != self.last:
+            self.last = what
+            self.progress(what)
+
+
+# ---------------------------------------------------------------------- the sections
+
+
+def _comparison(rows: list[Row], streams: int) -> _Section:
+    headings, cells = table_of(rows)
+    note = (
+        "Perplexity: the lower the better. <em>val</em> and <em>test</em> are of the best epoch, at the "
+        "weights at rest (a posterior&rsquo;s mean); MC is averaged over samples of the weights; &le; marks an "
+        "upper bound. Where <em>val, end</em> is above <em>val</em>, the run overfitted before its end. "
+        f"The text was scored in {streams} stretches side by side, each without what stands before it; "
+        "<code>bayesrnn compare</code> carries the state through, and is a little lower."
+    )
+    return _section("comparison", "Comparison", f"<p>{note}</p>{_table(headings, cells)}")
+
+
+def _learning(examined: Sequence[Subject]) -> _Section:
+    curves = {s.name: s.run.read_metrics("epoch") for s in examined if isinstance(s.run, Run)}
+    figure = figures.learning_curves(curves)
+    return _section(
+        "learning",
+        "Learning curves",
+        _row([_figure(figure, "learning", "Perplexity by epoch, validation and training")]),
+    )
+
+
+def _uncertainty(gaps, options: Options) -> _Section:
+    most = {gap.model: max(g.samples for g in gaps if g.model == gap.model) for gap in gaps}
+    headings = [
+        "text",
+        "run",
+        "samples",
+        "entropy gap",
+        "MI gap",
+        "AUROC H",
+        "AUROC MI",
+        "AUROC -log p",
+    ]
+    cells = [
+        [
+            gap.text,
+            gap.model,
+            str(gap.samples) if gap.samples else "at rest",
+            f"{gap.entropy_gap:+.3f}",
+            f"{gap.mutual_information_gap:+.4f}",
+            *(f"{value:.3f}" for value in gap.auroc.values()),
+        ]
+        for gap in gaps
+        if gap.samples in (0, most[gap.model])
+    ]
+    amount = f"{options.words:,} words" if options.words else "all words"
+    note = (
+        f"The first {amount} of the test text against the same text spoilt, and another domain&rsquo;s. Gaps are "
+        "differences of the mean per word, in nats: a model that knows what it does not know is less sure "
+        "of foreign text, so its gap is large. AUROC is the chance that a window of "
+        f"{options.window} foreign words shows a higher value than one of true words: 0.5 is guessing."
+    )
+    pictures = [
+        _figure(
+            figures.entropy_gap(gaps), "gap", "Entropy gap of reversed text by number of samples"
+        ),
+        _figure(figures.told_apart(gaps), "apart", "AUROC by text and run"),
+    ]
+    more = f"<details><summary>All figures</summary>{_table(headings, cells)}</details>"
+    return _section("uncertainty", "Uncertainty", f"<p>{note}</p>{_row(pictures)}{more}")
+
+
+def _calibration(rows: list[CalibrationRow]) -> _Section:
+    headings = ["run", "samples", "nats/word", "accuracy", "confidence", "ECE", "Brier"]
+    cells = [
+        [
+            row.run,
+            str(row.samples) if row.samples else "at rest",
+            f"{row.calibration.nats:.3f}",
+            f"{row.calibration.accuracy:.1%}",
+            f"{row.calibration.confidence:.1%}",
+            f"{row.calibration.calibration_error:.2%}",
+            f"{row.calibration.brier:.4f}",
+        ]
+        for row in rows
+    ]
+    note = (
+        "Of all words whose likeliest guess was given probability 30%, it should be right for 30%. Above "
+        "the dotted line a model is too modest, below it too sure. ECE is the mean distance from that line."
+    )
+    pictures = [
+        _figure(figures.reliability(rows), "reliability", "Accuracy by confidence"),
+        _figure(figures.nats_by_confidence(rows), "nats", "Mean -log p by confidence"),
+    ]
+    return _section(
+        "calibration", "Calibration", f"<p>{note}</p>{_row(pictures)}{_table(headings, cells)}"
+    )
+
+
+def _posterior(
+    subject: Subject, examined: Sequence[Subject], options: Options, cache: Path, told: _Told
+) -> _Section:
+    """Pruning and the weights of one run."""
+    assert isinstance(subject.run, Run)
+    assert isinstance(subject.learner, PosteriorLearner)
+    plain = next(
+        (s.run for s in examined if isinstance(s.run, Run) and s.run.config.method == "lstm"), None
+    )
+    study = study_pruning(
+        subject.run,
+        subject.learner,
+        cache=cache,
+        drop=options.drop,
+        baseline=plain,
+        data=options.data,
+        streams=options.streams,
+        progress=lambda what: told.now(f"{subject.name}: {what}"),
+    )
+    told.now(f"{subject.name}: information in the weights")
+    layers = weights_by_layer(subject.learner.posterior)
+    key = f"p{examined.index(subject)}"
+    return _section(
+        f"posterior-{key}",
+        f"The posterior of {subject.name}",
+        _pruning(study, key) + _weights(layers, key),
+    )
+
+
+def _pruning(study: PruningStudy, key: str) -> str:
+    whole = study.curves[SIGNAL_TO_NOISE][0.0]
+    note = (
+        f"Weights set to zero in the order of |&mu;|/&sigma;. With {study.drop:.0%} of them gone validation "
+        f"perplexity is {study.perplexity:.1f}, with none {whole:.1f}. In the patterns a black dot is a "
+        "weight that stays; a white line across is a unit that hears nothing through that gate."
+    )
+    pictures = [
+        _figure(
+            figures.pruning_curve(study.curves, study.drop),
+            f"{key}-prune",
+            "Perplexity by share of weights dropped",
+        )
+    ]
+    patterns = _figure(
+        figures.pruning_patterns(study.order.kept(study.drop)),
+        f"{key}-patterns",
+        "Weights kept in each gate of each layer",
+        wide=True,
+    )
+    return f"<h3>Pruning</h3><p>{note}</p>{_row(pictures)}{patterns}"
+
+
+def _weights(layers: dict[str, LayerWeights], key: str) -> str:
+    total = sum(layer.bits for layer in layers.values())
+    weights = sum(layer.weights for layer in layers.values())
+    note = (
+        f"The data have put {total / 8e6:,.2f} MB of information into {weights:,} weights, "
+        f"{total / weights:.2f} bits each: what it takes to send them to someone who knows the prior."
+    )
+    pictures = [
+        ("mu", "μ, posterior mean", {n: layer.mu for n, layer in layers.items()}, False),
+        ("sigma", "σ, posterior standard deviation", {n: v.sigma for n, v in layers.items()}, True),
+        (
+            "snr",
+            "|μ| / σ, signal to noise",
+            {n: v.signal_to_noise for n, v in layers.items()},
+            True,
+        ),
+    ]
+    drawn = [
+        _figure(
+            figures.distribution(data, label, log=log), f"{key}-{name}", f"Distribution of {label}"
+        )
+        for name, label, data, log in pictures
+    ]
+    bits = {name: (layer.bits, layer.weights) for name, layer in layers.items()}
+    drawn.append(_figure(figures.information(bits), f"{key}-bits", "Information by layer in bits"))
+    return f"<h3>Weights</h3><p>{note}</p>{_row(drawn)}"
+
+
+def _excerpts(examined: Sequence[Subject], options: Options) -> _Section:
+    """The same first words of the test text, as each run sees them."""
+    parts = [
+        "<p>The beginning of the test text. The stronger a word&rsquo;s ground, the more the samples of "
+        "the weights disagreed about what would come in its place (mutual information); for runs that "
+        "cannot be sampled, the more open the question was (entropy). Underlined words came as a "
+        "surprise, with a probability below e<sup>-8</sup>. Point at a word for its figures.</p>"
+    ]
+    for subject in examined:
+        vocabulary = subject.run.vocabulary
+        words = [vocabulary.words[t] for t in subject.tokens[1 : EXCERPT + 1].tolist()]
+        lines: list[list[str]] = [[]]
+        for word in words:
+            if word == END:
+                lines.append([])
+            else:
+                lines[-1].append(word)
+        lines = [line for line in lines if line]
+        counts = sample_counts(subject.learner, [options.samples]) if options.samples else []
+        samples = counts[0] if counts else 0
+        scored = list(
+            score_words(subject.learner, vocabulary, lines, samples=samples, seed=options.seed)
+        )
+        signal = "mutual_information" if samples else "entropy"
+        parts.append(
+            f"<h3>{html.escape(subject.name)}</h3><p class='text'>{_coloured(scored, signal)}</p>"
+        )
+    return _section("text", "Text, coloured by uncertainty", "".join(parts))
+
+
+def _coloured(words: Sequence[ScoredWord], signal: str) -> str:
+    highest = max(getattr(word, signal) for word in words) or 1.0
+    spans = []
+    for word in words:
+        if word.word == END:
+            spans.append("<br>")
+            continue
+        strength = getattr(word, signal) / highest
+        title = (
+            f"p {word.probability:.2g}, entropy {word.entropy:.2f} nats, "
+            f"mutual information {word.mutual_information:.3f} nats"
+        )
+        surprise = " class='surprise'" if word.surprise > 8 else ""
+        spans.append(
+            f"<span{surprise} style='--u:{strength:.2f}' title='{title}'>{html.escape(word.word)}</span>"
+        )
+    return " ".join(spans)
+
+
+def _configs(runs: Sequence[Run]) -> _Section:
+    parts = [
+        f"<details><summary>{html.escape(str(run.folder))}</summary>"
+        f"<pre>{html.escape(run.config.to_toml())}</pre></details>"
+        for run in runs
+    ]
+    return _section("config", "Settings", "".join(parts))
+
+
+# ---------------------------------------------------------------------- the pieces of HTML
+
+
+def _style() -> str:
+    return resources.files("bayesrnn.report").joinpath("page.css").read_text("utf-8")
+
+
+def _section(name: str, title: str, body: str) -> _Section:
+    title = html.escape(title)
+    return _Section(name, title, f'<section id="{name}"><h2>{title}</h2>{body}</section>')
+
+
+def _contents(sections: Sequence[_Section]) -> str:
+    return " · ".join(f'<a href="#{section.name}">{section.title}</a>' for section in sections)
+
+
+def _figure(figure, name: str, description: str, *, wide: bool = False) -> str:
+    svg = figures.inline_svg(figure, name, html.escape(description, quote=True))
+    kind = " class='wide'" if wide else ""
+    return f"<figure{kind}>{svg}</figure>"
+
+
+def _row(pictures: Sequence[str]) -> str:
+    return f"<div class='row'>{''.join(pictures)}</div>"
+
+
+def _table(headings: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
+    out = io.StringIO()
+    out.write("<div class='scroll'><table><thead><tr>")
+    out.writelines(f"<th>{html.escape(heading)}</th>" for heading in headings)
+    out.write("</tr></thead><tbody>")
+    for row in cells:
+        out.write("<tr>")
+        out.writelines(f"<td>{html.escape(cell)}</td>" for cell in row)
+        out.write("</tr>")
+    out.write("</tbody></table></div>")
+    return out.getvalue()
+
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>{style}</style>
+</head>
+<body>
+<h1>{title}</h1>
+<nav>{contents}</nav>
+{body}
+</body>
+</html>
+"""
