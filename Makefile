@@ -16,6 +16,8 @@ demo: $(VENV)/ready
 	@$(BIN)/bayesrnn train --data pydocs --preset tiny --method bbb --run runs/demo/bbb
 	@echo
 	@$(BIN)/bayesrnn compare runs/demo/lstm runs/demo/bbb
+	@echo
+	@$(BIN)/bayesrnn report runs/demo/lstm runs/demo/bbb --out runs/demo/report.html
 
 check: $(VENV)/ready
 	@$(BIN)/ruff format --check --quiet .

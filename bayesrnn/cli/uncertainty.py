@@ -20,7 +20,7 @@ class Uncertainty:
     """Numbers of weight samples to average over, for the runs that can be sampled."""
     other: str | None = None
     """Another domain's text: pydocs, ptb, wikitext-2, a folder or a file. By default pydocs, for runs
-    that did not learn from it."""
+    that did not learn from it but know most of its words."""
     noise: tuple[float, ...] = (0.05, 0.1, 0.2, 0.5)
     """Shares of words to replace."""
     window: int = 10
@@ -49,6 +49,7 @@ class Uncertainty:
 
         if not self.run_folders:
             raise ValueError("name at least one run folder.")
+        report.check_counts(self.samples)
         cache = cache_folder()
         runs = [open_trained(folder) for folder in self.run_folders]
         subjects = report.subjects(
@@ -56,11 +57,10 @@ class Uncertainty:
         )
         work = []
         for subject in subjects:
-            other = self.other or ("pydocs" if subject.run.config.data != "pydocs" else None)
             texts = report.spoilt_texts(
                 subject,
                 split=self.split,
-                other=other,
+                other=self.other,
                 noise=self.noise,
                 seed=self.seed,
                 cache=cache,

@@ -21,7 +21,7 @@ from bayesrnn.evaluation.scoring import (
 from bayesrnn.methods import Learner, SharpenedLearner
 
 WORDS_AT_ONCE = 256
-"""A segment's size where nothing else decides it; its logits, WORDS_AT_ONCE x vocabulary, shall fit the cache."""
+"""A segment's size where nothing else decides it, so that its logits, times the vocabulary, fit the cache."""
 
 SEGMENTS_AT_ONCE = 64
 """Segments scored for each time that a sample's weights are made."""

@@ -295,6 +295,7 @@ def inline_svg(figure: Figure, name: str, description: str) -> str:
     text = out.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r' id="image\w+"', "", text)  # named by content: equal pictures would share a name
     text = re.sub(r'\bid="', f'id="{name}-', text)
     text = re.sub(r'(xlink:href="#|url\(#)', rf"\g<1>{name}-", text)
     text = text.replace(INK, "currentColor")

@@ -89,9 +89,11 @@ def make_page(
         _uncertainty(gaps, options),
         _calibration(calibrations),
     ]
-    for subject in examined:
-        if isinstance(subject.learner, PosteriorLearner):
-            body.append(_posterior(subject, examined, options, cache, told))
+    body += [
+        _posterior(subject, examined, options, cache, told)
+        for subject in examined
+        if isinstance(subject.learner, PosteriorLearner)
+    ]
     body += [_excerpts(examined, options), _configs(runs)]
     return _PAGE.format(
         title=f"bayesrnn: {html.escape(', '.join(s.name for s in examined))}",
@@ -127,8 +129,8 @@ def _comparison(rows: list[Row], streams: int) -> _Section:
     headings, cells = table_of(rows)
     note = (
         "Perplexity: the lower the better. <em>val</em> and <em>test</em> are of the best epoch, at the "
-        "weights at rest (a posterior&rsquo;s mean); MC is averaged over samples of the weights; &le; marks an "
-        "upper bound. Where <em>val, end</em> is above <em>val</em>, the run overfitted before its end. "
+        "weights at rest (a posterior&rsquo;s mean); MC is averaged over samples of the weights; &le; marks "
+        "an upper bound. Where <em>val, end</em> is above <em>val</em>, the run overfitted before its end. "
         f"The text was scored in {streams} stretches side by side, each without what stands before it; "
         "<code>bayesrnn compare</code> carries the state through, and is a little lower."
     )
@@ -171,9 +173,9 @@ def _uncertainty(gaps, options: Options) -> _Section:
     ]
     amount = f"{options.words:,} words" if options.words else "all words"
     note = (
-        f"The first {amount} of the test text against the same text spoilt, and another domain&rsquo;s. Gaps are "
-        "differences of the mean per word, in nats: a model that knows what it does not know is less sure "
-        "of foreign text, so its gap is large. AUROC is the chance that a window of "
+        f"The first {amount} of the test text against the same text spoilt, and another domain&rsquo;s. "
+        "Gaps are differences of the mean per word, in nats: a model that knows what it does not know is "
+        "less sure of foreign text, so its gap is large. AUROC is the chance that a window of "
         f"{options.window} foreign words shows a higher value than one of true words: 0.5 is guessing."
     )
     pictures = [
@@ -272,15 +274,13 @@ def _weights(layers: dict[str, LayerWeights], key: str) -> str:
         f"The data have put {total / 8e6:,.2f} MB of information into {weights:,} weights, "
         f"{total / weights:.2f} bits each: what it takes to send them to someone who knows the prior."
     )
+    mu = {name: layer.mu for name, layer in layers.items()}
+    sigma = {name: layer.sigma for name, layer in layers.items()}
+    ratio = {name: layer.signal_to_noise for name, layer in layers.items()}
     pictures = [
-        ("mu", "μ, posterior mean", {n: layer.mu for n, layer in layers.items()}, False),
-        ("sigma", "σ, posterior standard deviation", {n: v.sigma for n, v in layers.items()}, True),
-        (
-            "snr",
-            "|μ| / σ, signal to noise",
-            {n: v.signal_to_noise for n, v in layers.items()},
-            True,
-        ),
+        ("mu", "posterior mean, mu", mu, False),
+        ("sigma", "posterior standard deviation, sigma", sigma, True),
+        ("snr", "signal to noise, |mu| / sigma", ratio, True),
     ]
     drawn = [
         _figure(

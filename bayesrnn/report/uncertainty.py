@@ -68,16 +68,25 @@ def subjects(
 
 def check_known(run: Run | Exported, tokens: Tensor, data: str) -> None:
     """Raise unless the run knows at least one word of the text."""
-    special = {run.vocabulary.unknown, run.vocabulary.end}
-    if all(token in special for token in tokens.unique().tolist()):
+    if _known(run, tokens) == 0:
         raise ValueError(f"{run.folder} knows not one word of {data}; is it the same language?")
+
+
+def _known(run: Run | Exported, tokens: Tensor) -> float:
+    """The share of words that are in the run's vocabulary."""
+    words = tokens[tokens != run.vocabulary.end]
+    return (words != run.vocabulary.unknown).double().mean().item() if len(words) else 0.0
+
+
+def check_counts(samples: Sequence[int]) -> None:
+    for count in samples:
+        if count < 1:
+            raise ValueError(f"samples = {count} must be at least 1; the mean is always measured.")
 
 
 def sample_counts(learner: Learner, samples: Sequence[int]) -> list[int]:
     """Those numbers of samples that the learner can give; none if it cannot be sampled."""
-    for count in samples:
-        if count < 1:
-            raise ValueError(f"samples = {count} must be at least 1; the mean is always measured.")
+    check_counts(samples)
     if isinstance(learner, LangevinLearner):
         return sorted({count for count in samples if count <= len(learner.samples)})
     try:
@@ -96,13 +105,19 @@ def spoilt_texts(
     seed: int = 0,
     cache: Path,
 ) -> list[Text]:
-    """The subject's text reversed, shuffled and with noise, and another domain's text of the same length."""
+    """The subject's text reversed, shuffled and with noise, and another domain's text, no longer than it.
+
+    Without `other` that is pydocs, if the run learnt from something else but knows most of its words.
+    """
     tokens = subject.tokens
     texts = [Text("reversed", reverse(tokens)), Text("shuffled", shuffle(tokens, seed))]
-    if other is not None:
-        foreign = load_split(find_source(other, cache), split, subject.run.vocabulary, cache)
-        check_known(subject.run, foreign, other)
-        texts.append(Text(Path(other).name, foreign[: len(tokens)]))
+    if other is not None or subject.run.config.data != "pydocs":
+        name = other or "pydocs"
+        foreign = load_split(find_source(name, cache), split, subject.run.vocabulary, cache)
+        if other is not None:
+            check_known(subject.run, foreign, other)
+        if other is not None or _known(subject.run, foreign) > 0.5:
+            texts.append(Text(Path(name).name, foreign[: len(tokens)]))
     texts += [Text(f"noise {rate:.0%}", add_noise(tokens, rate, seed)) for rate in noise]
     return texts
 
