@@ -45,6 +45,7 @@ class Train:
         from bayesrnn.data.sources import find_source
         from bayesrnn.training.loop import Trainer
         from bayesrnn.training.run import Run
+        from bayesrnn.training.task import LanguageTask
 
         folder = self.run_folder or Path("runs") / _name(self.config)
         cache = cache_folder()
@@ -59,7 +60,8 @@ class Train:
             corpus = load_corpus(source, _vocabulary_size(config), cache)
             _check_long_enough(config, corpus)
             run = Run.create(folder, config, corpus.vocabulary)
-        trainer = Trainer(run, corpus, checkpoint_minutes=self.checkpoint_minutes)
+        task = LanguageTask(config, corpus)
+        trainer = Trainer(run, task, checkpoint_minutes=self.checkpoint_minutes)
         if existing:
             trainer.resume()
             run.write_config()
@@ -83,7 +85,7 @@ class Train:
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
         board = _board(run.folder) if self.tensorboard else None
-        total, per_epoch = trainer.config.epochs * len(trainer.cuts), len(trainer.cuts)
+        total, per_epoch = trainer.config.epochs * len(trainer.task), len(trainer.task)
         last = None
         columns = (TextColumn("{task.description}"), BarColumn(24), TimeRemainingColumn())
         signal.signal(signal.SIGINT, lambda *_: _stop(trainer))
@@ -93,11 +95,12 @@ class Train:
             epochs, cut = trainer.position
             task = bar.add_task("starting", total=total, completed=epochs * per_epoch + cut)
             for state in trainer.run():
-                kl = "" if state.kl_per_word is None else f"  KL {state.kl_per_word:.3f}/word"
+                kl = "" if state.kl_per_item is None else f"  KL {state.kl_per_item:.3f}/word"
+                perplexity = state.metrics["train_perplexity"]
                 bar.update(
                     task,
-                    completed=state.epoch * per_epoch + state.cut,
-                    description=f"epoch {state.epoch + 1}  perplexity {state.perplexity:7.1f}{kl}",
+                    completed=state.epoch * per_epoch + state.minibatch,
+                    description=f"epoch {state.epoch + 1}  perplexity {perplexity:7.1f}{kl}",
                 )
                 for measured in state.measured:
                     if board is not None:

@@ -65,7 +65,7 @@ def learning_curves(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> Figure
 def pruning_curve(
     curves: Mapping[str, Mapping[float, float]], chosen: float | None = None
 ) -> Figure:
-    """Perplexity against the share of weights dropped; what is ten times worse lies outside."""
+    """Perplexity against the share of weights dropped; what is four times worse lies outside."""
     figure, axes = _figure("weights dropped (%)", "validation perplexity")
     for index, (name, points) in enumerate(curves.items()):
         axes.plot(
@@ -74,7 +74,7 @@ def pruning_curve(
     best = min(min(points.values()) for points in curves.values())
     worst = max(max(points.values()) for points in curves.values())
     axes.set_yscale("log")
-    axes.set_ylim(best * 0.97, min(worst * 1.05, best * 10))
+    axes.set_ylim(best * 0.97, min(worst * 1.05, best * 4))
     _plain_log_ticks(axes.yaxis)
     if chosen is not None:
         axes.axvline(100 * chosen, color=INK, lw=0.8, ls=":")
@@ -130,7 +130,8 @@ def pruning_patterns(kept: Mapping[str, Any]) -> Figure:
             side.set_xlim(0, max(100 * matrix.reshape(4, units, -1).mean(2).max(), 1))
             side.set_yticks([])
             side.tick_params(labelsize=6, length=2)
-            side.locator_params(axis="x", nbins=2)
+            highest = side.get_xlim()[1]
+            side.set_xticks([highest], [f"{highest:.0f}"])
             if row == len(names) - 1:
                 side.set_xlabel("kept (%)", fontsize=7, labelpad=1)
     return figure
@@ -295,7 +296,9 @@ def inline_svg(figure: Figure, name: str, description: str) -> str:
     text = out.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(r' id="image\w+"', "", text)  # named by content: equal pictures would share a name
+    text = re.sub(
+        r' id="image\w+"', "", text
+    )  # named by content: equal pictures would share a name
     text = re.sub(r'\bid="', f'id="{name}-', text)
     text = re.sub(r'(xlink:href="#|url\(#)', rf"\g<1>{name}-", text)
     text = text.replace(INK, "currentColor")

@@ -22,6 +22,7 @@ from bayesrnn.data.corpus import Corpus, Vocabulary
 from bayesrnn.storage import load_tensors
 from bayesrnn.training.loop import Trainer
 from bayesrnn.training.run import Run
+from bayesrnn.training.task import LanguageTask
 
 SMALL = ["--hidden", "12", "--batch-size", "8", "--unroll", "10", "--no-tensorboard", "--json"]
 
@@ -72,11 +73,11 @@ def _corpus(text_folder) -> Corpus:
 
 def _stop_after(folder, config: Config, text_folder, steps: int) -> None:
     corpus = _corpus(text_folder)
-    trainer = Trainer(Run.create(folder, config, corpus.vocabulary), corpus)
+    trainer = Trainer(Run.create(folder, config, corpus.vocabulary), LanguageTask(config, corpus))
     for step, _ in enumerate(trainer.run(), start=1):
         if step == steps:
             trainer.stop = True
-    assert trainer.position == divmod(steps, len(trainer.cuts))
+    assert trainer.position == divmod(steps, len(trainer.task))
 
 
 def test_kill_9_at_a_random_moment_and_resume(text_folder, tmp_path):
@@ -123,7 +124,9 @@ def _wait_for_changes(process: subprocess.Popen, path: Path, changes: int) -> bo
 def test_a_full_disk_keeps_the_old_checkpoint(text_folder, tmp_path):
     corpus = _corpus(text_folder)
     config = preset("tiny", "lstm", hidden=12, batch_size=8, unroll=10, data=str(text_folder))
-    trainer = Trainer(Run.create(tmp_path / "run", config, corpus.vocabulary), corpus)
+    trainer = Trainer(
+        Run.create(tmp_path / "run", config, corpus.vocabulary), LanguageTask(config, corpus)
+    )
     steps = trainer.run()
     next(steps)
     old = trainer.run_folder.checkpoint.read_bytes()
@@ -219,7 +222,7 @@ def test_a_run_can_be_made_longer_but_not_otherwise_changed(text_folder, tmp_pat
     (moved / "train.txt").write_text((moved / "train.txt").read_text() + "w1 w2\n")
     for arguments, message in [
         (["--lr", "0.5"], "--lr 0.5 cannot be changed with --resume (the run began with 1.0)"),
-        (["--data", str(moved), "--epochs", "3"], "give the same text, or start a new run"),
+        (["--data", str(moved), "--epochs", "3"], "give the same data, or start a new run"),
     ]:
         with pytest.raises(SystemExit):
             main(["train", "--resume", "--run", str(run), *arguments])
