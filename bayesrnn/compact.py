@@ -1,6 +1,7 @@
 """Small files for plain weights: zeros not stored, the others whole or as bytes.
 
-The file is safetensors. A tensor "w" with zeros is stored as
+The file is safetensors; its metadata "bayesrnn" is JSON, whose "header" lists under "packed" the tensors that
+are stored in pieces, and under "tied" those that are another one's. A packed tensor "w" is
 
     w.shape   int64      its shape
     w.mask    uint8      one bit a weight, row by row, the first in the highest bit: 1 where it is not zero
@@ -8,7 +9,7 @@ The file is safetensors. A tensor "w" with zeros is stored as
               or int8    the same, divided by their row's scale and rounded
     w.scale   float32    with int8 only: one a row, its largest |weight| / 127
 
-and one without zeros, or with less than two dimensions, under its own name. Reading needs no posterior:
+and all others stand under their own names. Reading needs no posterior:
 `model.load_state_dict(read_state(path))`.
 """
 
@@ -41,9 +42,18 @@ def write_state(
     if storage not in get_args(Storage):
         raise ValueError(f"storage = {storage!r}; use {' or '.join(get_args(Storage))}.")
     tensors: dict[str, Tensor] = {}
+    packed, tied, first = [], {}, {}
     for name, tensor in state.items():
-        tensors |= _encode(name, tensor.detach().cpu(), storage)
-    save_tensors(path, tensors, {**(header or {}), "format": FORMAT, "storage": storage})
+        place = (tensor.data_ptr(), tensor.shape, tensor.stride())
+        if tensor.numel() and first.setdefault(place, name) != name:
+            tied[name] = first[place]
+            continue
+        parts = _encode(name, tensor.detach().cpu(), storage)
+        if name not in parts:
+            packed.append(name)
+        tensors |= parts
+    own = {"format": FORMAT, "storage": storage, "packed": packed, "tied": tied}
+    save_tensors(path, tensors, {**(header or {}), **own})
 
 
 def read_state(path: str | os.PathLike[str]) -> dict[str, Tensor]:
@@ -59,10 +69,11 @@ def read_with_header(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], d
             f"{path} has format {header.get('format')!r}, not {FORMAT!r}: it is no exported model, or one "
             "of another version."
         )
-    names = [name.removesuffix(".shape") for name in tensors if name.endswith(".shape")]
-    packed = {f"{name}.{part}" for name in names for part in ("shape", "mask", "values", "scale")}
-    state = {name: tensor for name, tensor in tensors.items() if name not in packed}
-    return state | {name: _decode(name, tensors) for name in names}, header
+    names = header["packed"]
+    parts = {f"{name}.{part}" for name in names for part in ("shape", "mask", "values", "scale")}
+    state = {name: tensor for name, tensor in tensors.items() if name not in parts}
+    state |= {name: _decode(name, tensors) for name in names}
+    return state | {name: state[other] for name, other in header["tied"].items()}, header
 
 
 def _encode(name: str, tensor: Tensor, storage: Storage) -> dict[str, Tensor]:

@@ -198,7 +198,9 @@ class LangevinLearner(PlainLearner):
         then = self.theta.detach().clone()
         return [
             lambda s=s: self._holding(s + (self.theta.detach() - then))
-            for s in self.samples[-samples:]
+            for s in self.samples[
+                : -samples - 1 : -1
+            ]  # the latest first: few are the first of many
         ]
 
     def resting(self) -> list[Member]:
@@ -300,20 +302,31 @@ def _dropout_of(module: nn.Module) -> float:
 
 
 def _dropout_member(model: nn.Module, seed: int) -> Member:
-    """The model in training mode, with a random stream of its own that goes on from block to block."""
+    """The model in training mode, with a random stream of its own that goes on from block to block.
+
+    With variational dropout it begins anew each time that the model is called: the same masks for a whole
+    text, however it is cut.
+    """
     stream = torch.Generator().manual_seed(seed).get_state()
+    same_masks = isinstance(model, VariationalDropoutLM)
+
+    def begin_anew() -> None:
+        if same_masks:
+            torch.set_rng_state(stream)
 
     @contextmanager
     def dropping() -> Iterator[None]:
         nonlocal stream
         outside, mode = torch.get_rng_state(), model.training
         torch.set_rng_state(stream)
+        hook = model.register_forward_pre_hook(lambda *_: begin_anew())
         model.train()
         try:
             yield
         finally:
+            hook.remove()
             model.train(mode)
-            stream = torch.get_rng_state()
+            stream = stream if same_masks else torch.get_rng_state()
             torch.set_rng_state(outside)
 
     return dropping

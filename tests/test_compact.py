@@ -98,6 +98,17 @@ def test_convolutions_too(tmp_path):
         )
 
 
+def test_tied_weights_are_stored_once_and_names_may_be_odd(tmp_path):
+    path = tmp_path / "m.safetensors"
+    weight = torch.randn(100, 100)
+    write_state(path, {"a": weight, "b": weight, "dist.shape": torch.ones(3)})
+    assert path.stat().st_size < 1.1 * 4 * weight.numel()
+    read = read_state(path)
+    assert torch.equal(read["a"], weight)
+    assert read["b"] is read["a"]
+    assert torch.equal(read["dist.shape"], torch.ones(3))
+
+
 def test_wrong_files(tmp_path):
     path = tmp_path / "other.safetensors"
     save_tensors(path, {"w": torch.zeros(2)}, {"format": "something else"})

@@ -38,12 +38,16 @@ class Calibration:
         from bayesrnn.data.corpus import cache_folder
         from bayesrnn.report import figures
         from bayesrnn.report import uncertainty as report
+        from bayesrnn.report.extras import check_extras
         from bayesrnn.training.exported import open_trained
 
         if not self.run_folders:
             raise ValueError("name at least one run folder.")
+        check_extras(figures=self.out is not None)
         if self.samples < 0:
             raise ValueError(f"samples = {self.samples} must be 0 or more.")
+        if self.streams < 1:
+            raise ValueError(f"streams = {self.streams} must be at least 1.")
         runs = [open_trained(folder) for folder in self.run_folders]
         subjects = report.subjects(
             runs, split=self.split, data=self.data, words=self.words, cache=cache_folder()

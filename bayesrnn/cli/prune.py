@@ -45,8 +45,10 @@ class Prune:
         from bayesrnn.evaluation.pruning import DROPS
         from bayesrnn.report import figures
         from bayesrnn.report import pruning as report
+        from bayesrnn.report.extras import check_extras
+        from bayesrnn.report.texts import tokens_of
         from bayesrnn.storage import check_writable
-        from bayesrnn.training.run import Run
+        from bayesrnn.training.exported import open_run
 
         if self.drop is not None and self.max_loss is not None:
             raise ValueError("give --drop or --max-loss, not both.")
@@ -58,12 +60,13 @@ class Prune:
                 f"drop = {drop} must be at least 0 and below 1: a share of the weights."
             )
         max_loss = None if self.max_loss is None else _share(self.max_loss)
-        run = Run.open(self.run_folder)
+        run = open_run(self.run_folder)
         learner = report.posterior_learner(run, run.load_learner())
-        baseline = None if self.baseline is None else Run.open(self.baseline)
+        baseline = None if self.baseline is None else open_run(self.baseline)
         if self.export is not None:
             check_writable(self.export)
         if self.out is not None:
+            check_extras(figures=True)
             self.out.mkdir(parents=True, exist_ok=True)
         cache = cache_folder()
         with steps(len(DROPS) * (2 if baseline is None else 3)) as tell:
@@ -82,7 +85,7 @@ class Prune:
             )
         exported = None
         if self.export is not None:
-            tokens = report.tokens_of(run, self.split, self.data, cache)
+            tokens = tokens_of(run, self.split, self.data, cache)
             exported = report.export(
                 study, run, learner, self.export, self.storage, tokens=tokens, streams=self.streams
             )
@@ -90,7 +93,7 @@ class Prune:
         if self.out is not None:
             kept = study.order.kept(study.drop)
             for name, figure in [
-                ("pruning-curve.png", figures.pruning_curve(study.curves, study.drop)),
+                ("pruning-curve.png", figures.pruning_curve(study.curves, study.drop, self.split)),
                 ("pruning-patterns.png", figures.pruning_patterns(kept)),
             ]:
                 written.append(figures.save(figure, self.out / name))

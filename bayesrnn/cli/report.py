@@ -39,9 +39,10 @@ class Report:
         from rich.console import Console
 
         from bayesrnn.data.corpus import cache_folder
+        from bayesrnn.report.extras import check_extras
         from bayesrnn.report.page import Options, make_page
         from bayesrnn.storage import check_writable, write_atomically
-        from bayesrnn.training.run import Run
+        from bayesrnn.training.exported import open_run
 
         if not self.run_folders:
             raise ValueError("name at least one run folder.")
@@ -51,8 +52,9 @@ class Report:
             )
         if not 0 <= self.drop < 1:
             raise ValueError(f"drop = {self.drop} must be at least 0 and below 1.")
+        check_extras(figures=True)
         check_writable(self.out)
-        runs = [Run.open(folder) for folder in self.run_folders]
+        runs = [open_run(folder) for folder in self.run_folders]
         options = Options(
             samples=self.samples,
             words=self.words,

@@ -43,12 +43,15 @@ class Uncertainty:
     def run(self) -> None:
         from bayesrnn.cli.progress import steps
         from bayesrnn.data.corpus import cache_folder
+        from bayesrnn.evaluation.uncertainty import check_window
         from bayesrnn.report import figures
         from bayesrnn.report import uncertainty as report
+        from bayesrnn.report.extras import check_extras
         from bayesrnn.training.exported import open_trained
 
         if not self.run_folders:
             raise ValueError("name at least one run folder.")
+        check_extras(figures=self.out is not None)
         report.check_counts(self.samples)
         cache = cache_folder()
         runs = [open_trained(folder) for folder in self.run_folders]
@@ -66,6 +69,9 @@ class Uncertainty:
                 cache=cache,
             )
             work.append((subject, texts))
+        for _, texts in work:
+            for text in texts:
+                check_window(self.window, len(text.tokens) - 1)
         if self.out is not None:
             self.out.mkdir(parents=True, exist_ok=True)
         gaps = []
@@ -85,9 +91,9 @@ class Uncertainty:
             for gap in gaps:
                 print(json.dumps(gap.as_json()))
         else:
-            words = len(subjects[0].tokens) - 1
+            words = ", ".join(f"{n:,}" for n in sorted({len(s.tokens) - 1 for s in subjects}))
             print(
-                f"{words:,} words of {self.split} text; entropies in nats/word, gaps against the true "
+                f"{words} words of {self.split} text; entropies in nats/word, gaps against the true "
                 f"text;\nAUROC of telling {self.window} words apart by entropy (H), mutual information "
                 "(MI) and -log p\n"
             )

@@ -20,7 +20,7 @@ def tokenizer(data: str) -> Callable[[str], list[str]]:
     return str.split
 
 
-def find_source(data: str, cache: Path) -> Source:
+def find_source(data: str, cache: Path, option: str = "--data") -> Source:
     """A source by name (pydocs, ptb, wikitext-2), or the text in a folder or file."""
     if data == "pydocs":
         from bayesrnn.data.pydocs import PyDocs
@@ -38,7 +38,7 @@ def find_source(data: str, cache: Path) -> Source:
     if not path.exists():
         near = get_close_matches(data, NAMED, n=1)
         hint = f"did you mean {near[0]}?" if near else f"use a path, or one of {', '.join(NAMED)}."
-        raise ValueError(f"--data {data}: no such file or folder; {hint}")
+        raise ValueError(f"{option} {data}: no such file or folder; {hint}")
     from bayesrnn.data.text import text_files
 
     return text_files(path)

@@ -22,8 +22,11 @@ from bayesrnn.prediction import evaluating
 PROBABILITIES_AT_ONCE = 2**26
 """How many are held at a time, whatever the number of samples and the length of the text: 256 MB."""
 
-SEGMENTS_AT_ONCE = 32
-"""Into so many pieces they are cut, so that a piece stays in the cache on its way."""
+PROBABILITIES_OF_A_SEGMENT = 2**21
+"""Of a model's answer to one call, so that it stays in the cache on its way."""
+
+WORDS_OF_A_SEGMENT = 1024
+"""The most, for small vocabularies."""
 
 
 ROWS_AT_ONCE = 16
@@ -81,7 +84,7 @@ def beliefs(
     *,
     counts: Sequence[int] | None = None,
     streams: int = 1,
-    multiple: int = 1,
+    window: int = 1,
 ) -> Iterator[tuple[Segment, dict[int, Beliefs]]]:
     """Go through a text once; for each stretch, the beliefs of the average of the first 1, 2, 5, ... models.
 
@@ -89,18 +92,21 @@ def beliefs(
         tokens: the text; its first token is context only.
         counts: of how many models to take the average; by default of all.
         streams: parallel stretches of the text; with 1 the state is carried from start to end.
-        multiple: make each segment a multiple of so many steps, but for the last.
+        window: make each segment a multiple of so many steps, but for the last.
     """
+    if streams < 1:
+        raise ValueError(f"streams = {streams} must be at least 1.")
     counts = [len(models)] if counts is None else sorted(counts)
     if not counts or not 1 <= counts[0] <= counts[-1] <= len(models):
         raise ValueError(
             f"counts = {counts} must lie between 1 and {len(models)}, the models given."
         )
     states: list[Any] = [None] * len(models)
-    at_once = PROBABILITIES_AT_ONCE // vocabulary
-    steps = max(1, at_once // SEGMENTS_AT_ONCE // streams // multiple) * multiple
+    words = min(PROBABILITIES_OF_A_SEGMENT // vocabulary, WORDS_OF_A_SEGMENT)
+    steps = max(1, words // streams // window) * window
+    at_once = max(1, PROBABILITIES_AT_ONCE // (vocabulary * steps * streams))
     stretches = segments(tokens, streams=streams, steps=steps)
-    while group := list(islice(stretches, SEGMENTS_AT_ONCE)):
+    while group := list(islice(stretches, at_once)):
         totals = [_Total(segment.y) for segment in group]
         found: list[dict[int, Beliefs]] = [{} for _ in group]
         for index, model in enumerate(models[: counts[-1]]):
@@ -128,6 +134,7 @@ class _Total:
         if chosen.isnan().any():
             raise ValueError("the model's log probabilities are not numbers; has it diverged?")
         self.log_prob = torch.logaddexp(self.log_prob, chosen)
+        log_probs = log_probs.contiguous()  # so that the rows below are views
         if self.probs is None:
             self.probs = torch.zeros_like(log_probs)
         rows = (log_probs.flatten(0, 1), self.probs.flatten(0, 1), self.entropy.flatten())

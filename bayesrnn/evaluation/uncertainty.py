@@ -18,6 +18,10 @@ SIGNALS = ("entropy", "mutual_information", "surprise")
 """What a window of words can be judged by; surprise is -log p of the words that came."""
 
 
+MOST_WINDOW = 100
+"""Words; the distributions of a whole window are held at once, for each stream."""
+
+
 @dataclass(frozen=True)
 class Text:
     """A text to be judged; the first token is context only."""
@@ -137,15 +141,14 @@ def measure(
     progress: Callable[[int], None] = lambda words: None,
 ) -> dict[int, Uncertainty]:
     """The uncertainty of the average of the first 1, 2, 5, ... models, from one pass over the text."""
-    if window < 1:
-        raise ValueError(f"window = {window} must be at least 1 word.")
+    check_window(window, len(tokens) - 1)
     if streams < 1:
         raise ValueError(f"streams = {streams} must be at least 1.")
-    streams = max(1, min(streams, (len(tokens) - 1) // window))
+    streams = min(streams, (len(tokens) - 1) // window)  # each has a window at least
     sums: dict[int, dict[str, float]] = {}
     windows: dict[int, dict[str, list[Tensor]]] = {}
     words = 0
-    passes = beliefs(models, tokens, vocabulary, counts=counts, streams=streams, multiple=window)
+    passes = beliefs(models, tokens, vocabulary, counts=counts, streams=streams, window=window)
     for segment, found in passes:
         count = int(segment.counted.sum())
         for samples, belief in found.items():
@@ -167,10 +170,16 @@ def measure(
     }
 
 
+def check_window(window: int, words: int) -> None:
+    """Raise unless a text of so many words has a window."""
+    if not 1 <= window <= MOST_WINDOW:
+        raise ValueError(f"window = {window} must lie between 1 and {MOST_WINDOW} words.")
+    if words < window:
+        raise ValueError(f"window = {window} is longer than a text of {words} words.")
+
+
 def auroc(inside: Tensor, outside: Tensor) -> float:
     """The probability that a value from outside is above one from inside, ties counting half."""
-    if not len(inside) or not len(outside):
-        return float("nan")
     from torchmetrics.functional.classification import binary_auroc
 
     values = torch.cat([inside, outside])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass
 
 import torch
@@ -32,7 +33,7 @@ def shrink(model: WordLM) -> Shrunk:
     lstm = model.lstm
     width, hidden, layers = lstm.input_size, lstm.hidden_size, lstm.num_layers
     if model.out.weight is model.embedding.weight:
-        return Shrunk(model, (width, width), (hidden, hidden))
+        return Shrunk(deepcopy(model), (width, width), (hidden, hidden))
     inputs, units = _alive(model)
     keep_inputs = _indices(inputs, at_least=1)
     size = max(1, *(int(alive.sum()) for alive in units))

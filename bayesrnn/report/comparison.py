@@ -12,6 +12,7 @@ from bayesrnn.data.sources import find_source
 from bayesrnn.evaluation.perplexity import DYNAMIC_STEPS, perplexity
 from bayesrnn.methods import Learner, SharpenedLearner
 from bayesrnn.report.table import markdown_table, text_table
+from bayesrnn.report.texts import name_of
 from bayesrnn.training.run import Run
 
 
@@ -85,12 +86,12 @@ def _row(
     for split in ("valid", "test"):
         tokens = load_split(source, split, run.vocabulary, cache)
         for suffix, options in ways.items():
-            progress(f"{run.folder.name}: {split}{suffix.replace('_', ' ')}")
+            progress(f"{name_of(run)}: {split}{suffix.replace('_', ' ')}")
             results[split + suffix] = perplexity(learner, tokens, **options).value
     epochs = run.read_metrics("epoch")
     speeds = [line["words"] / line["seconds"] for line in run.read_timing() if line["seconds"] > 0]
     return Row(
-        run=run.folder.name,
+        run=name_of(run),
         method=config.method,
         preset=config.preset,
         weights=sum(p.numel() for p in learner.model.parameters()),

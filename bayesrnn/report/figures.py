@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 import numpy as np
 
@@ -22,10 +23,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+P = ParamSpec("P")
+
 INK = "#121314"
 """Stands for the text colour of the page until the figure is put in one."""
 
-# Of clearly different lightness, and each readable on white and on near-black.
+# Each readable on white and on near-black.
 COLOURS = ("#2f6fb3", "#d9822b", "#3f9a6b", "#c2549d", "#8a8f2a", "#7a5fc0")
 DASHES: tuple[Any, ...] = (
     "-",
@@ -40,21 +43,45 @@ WIDTH = 4.9
 """Inches: narrow enough that the letters stay readable at the width of a phone."""
 
 
+def _styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
+    """Draw in our style, and leave matplotlib's settings as they were."""
+
+    @wraps(draw)
+    def drawn(*args: P.args, **kwargs: P.kwargs) -> Figure:
+        try:
+            from matplotlib import rc_context
+        except ImportError:
+            raise ValueError("figures need matplotlib: pip install 'bayesrnn[report]'.") from None
+        ink = ("axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "text.color")
+        style: dict[Any, Any] = {
+            **dict.fromkeys(ink, INK),
+            "font.size": 9,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.axisbelow": True,
+            "legend.frameon": False,
+            "legend.fontsize": 8,
+            "lines.linewidth": 1.6,
+            "lines.markersize": 4.5,
+        }
+        with rc_context(style):
+            return draw(*args, **kwargs)
+
+    return drawn
+
+
+@_styled
 def learning_curves(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> Figure:
-    """Perplexity by epoch: validation with markers, training faint."""
+    """Perplexity by epoch: validation with full markers, training dotted with empty ones."""
     figure, axes = _figure("epoch", "perplexity")
     for index, (name, epochs) in enumerate(runs.items()):
         at = [line["epoch"] for line in epochs]
-        style: dict[str, Any] = {"color": _colour(index)}
-        axes.plot(
-            at,
-            [line["valid_perplexity"] for line in epochs],
-            marker=MARKERS[index % len(MARKERS)],
-            label=f"{name}, validation",
-            **style,
-        )
+        style: dict[Any, Any] = {"color": _colour(index)}
+        style["marker"] = _marker(index)
+        valid = [line["valid_perplexity"] for line in epochs]
+        axes.plot(at, valid, label=_label(name, "validation"), **style)
         train = [line["train_perplexity"] for line in epochs]
-        axes.plot(at, train, ls=":", lw=1.2, label=f"{name}, training", **style)
+        axes.plot(at, train, ls=":", lw=1.2, mfc="none", label=_label(name, "training"), **style)
     axes.set_yscale("log")
     _plain_log_ticks(axes.yaxis)
     axes.locator_params(axis="x", integer=True)
@@ -62,19 +89,25 @@ def learning_curves(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> Figure
     return figure
 
 
+@_styled
 def pruning_curve(
-    curves: Mapping[str, Mapping[float, float]], chosen: float | None = None
+    curves: Mapping[str, Mapping[float, float]], chosen: float | None = None, split: str = "valid"
 ) -> Figure:
-    """Perplexity against the share of weights dropped; what is four times worse lies outside."""
-    figure, axes = _figure("weights dropped (%)", "validation perplexity")
+    """Perplexity against the share of weights dropped, up to four times the worst model's own."""
+    named = {"valid": "validation", "train": "training"}.get(split, split)
+    figure, axes = _figure("weights dropped (%)", f"{named} perplexity")
     for index, (name, points) in enumerate(curves.items()):
         axes.plot(
-            [100 * drop for drop in points], list(points.values()), label=name, **_style(index)
+            [100 * drop for drop in points],
+            list(points.values()),
+            label=_label(name),
+            **_style(index),
         )
     best = min(min(points.values()) for points in curves.values())
     worst = max(max(points.values()) for points in curves.values())
     axes.set_yscale("log")
-    axes.set_ylim(best * 0.97, min(worst * 1.05, best * 4))
+    whole = max(min(points.values()) for points in curves.values())
+    axes.set_ylim(best * 0.97, min(worst * 1.05, whole * 4))
     _plain_log_ticks(axes.yaxis)
     if chosen is not None:
         axes.axvline(100 * chosen, color=INK, lw=0.8, ls=":")
@@ -95,6 +128,7 @@ def pruning_curve(
 GATES = ("input", "forget", "candidate", "output")
 
 
+@_styled
 def pruning_patterns(kept: Mapping[str, Any]) -> Figure:
     """For each LSTM matrix and gate, kept weights black and dropped white, and the share kept of each row."""
     names = [name for name in kept if "weight_ih" in name or "weight_hh" in name]
@@ -137,6 +171,7 @@ def pruning_patterns(kept: Mapping[str, Any]) -> Figure:
     return figure
 
 
+@_styled
 def entropy_gap(gaps: Sequence[Gap], text: str = "reversed") -> Figure:
     """The paper's Figure 3: the gap against the number of samples, and of the weights at rest as a line."""
     figure, axes = _figure("samples of the weights", f"entropy gap, {text} text (nats/word)")
@@ -151,14 +186,14 @@ def entropy_gap(gaps: Sequence[Gap], text: str = "reversed") -> Figure:
                     color=_colour(index),
                     ls=DASHES[index % len(DASHES)],
                     lw=1.1,
-                    label=f"{model}, at rest",
+                    label=_label(model, "at rest"),
                 )
         if sampled:
             counts |= {gap.samples for gap in sampled}
             axes.plot(
                 [gap.samples for gap in sampled],
                 [gap.entropy_gap for gap in sampled],
-                label=f"{model}, samples",
+                label=_label(model, "samples"),
                 **_style(index),
             )
     if counts:
@@ -171,6 +206,7 @@ def entropy_gap(gaps: Sequence[Gap], text: str = "reversed") -> Figure:
     return figure
 
 
+@_styled
 def told_apart(gaps: Sequence[Gap], signal: str = "entropy") -> Figure:
     """AUROC of telling a window of each text from the true one, for each model with its most samples."""
     texts = list(dict.fromkeys(gap.text for gap in gaps))
@@ -181,7 +217,7 @@ def told_apart(gaps: Sequence[Gap], signal: str = "entropy") -> Figure:
         most = max(gap.samples for gap in gaps if gap.model == model)
         at = {g.text: g.auroc[signal] for g in gaps if g.model == model and g.samples == most}
         places = [texts.index(text) + (index - (len(models) - 1) / 2) * 0.14 for text in at]
-        label = f"{model}, {most} samples" if most else f"{model}, at rest"
+        label = _label(model, f"{most} samples" if most else "at rest")
         axes.plot(
             list(at.values()),
             places,
@@ -191,12 +227,13 @@ def told_apart(gaps: Sequence[Gap], signal: str = "entropy") -> Figure:
             label=label,
         )
     axes.axvline(0.5, color=INK, lw=0.8, ls=":")
-    axes.set_yticks(range(len(texts)), texts)
+    axes.set_yticks(range(len(texts)), [_label(text) for text in texts])
     axes.invert_yaxis()
     axes.legend(loc="best", fontsize=7.5)
     return figure
 
 
+@_styled
 def reliability(rows: Sequence[CalibrationRow]) -> Figure:
     """How often the likeliest word came, against how likely it was said to be."""
     figure, axes = _figure("probability of the likeliest word (%)", "how often it came (%)")
@@ -214,6 +251,7 @@ def reliability(rows: Sequence[CalibrationRow]) -> Figure:
     return figure
 
 
+@_styled
 def nats_by_confidence(rows: Sequence[CalibrationRow]) -> Figure:
     """-log p of the words that came, by how sure the model was."""
     figure, axes = _figure("probability of the likeliest word (%)", "-log p of the word (nats)")
@@ -229,6 +267,7 @@ def nats_by_confidence(rows: Sequence[CalibrationRow]) -> Figure:
     return figure
 
 
+@_styled
 def distribution(
     layers: Mapping[str, tuple[np.ndarray, np.ndarray]], label: str, *, log: bool = False
 ) -> Figure:
@@ -238,7 +277,7 @@ def distribution(
         axes.stairs(
             100 * shares,
             edges,
-            label=name,
+            label=_label(name),
             color=_colour(index),
             ls=DASHES[index % len(DASHES)],
             lw=1.4,
@@ -254,6 +293,7 @@ def distribution(
     return figure
 
 
+@_styled
 def information(bits: Mapping[str, tuple[float, int]]) -> Figure:
     """Bits that each layer holds beyond its prior: total by the bar, per weight written beside it."""
     figure, axes = _figure("information beyond the prior (Mbit)", "")
@@ -319,27 +359,8 @@ def _figure(x: str, y: str) -> tuple[Figure, Axes]:
 
 
 def _blank(width: float, height: float) -> Figure:
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ValueError("figures need matplotlib: pip install 'bayesrnn[report]'.") from None
-    ink = dict.fromkeys(
-        ("axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "text.color"), INK
-    )
-    matplotlib.rcParams.update(
-        {
-            **ink,
-            "font.size": 9,
-            "axes.spines.top": False,
-            "axes.spines.right": False,
-            "axes.axisbelow": True,
-            "legend.frameon": False,
-            "legend.fontsize": 8,
-            "lines.linewidth": 1.6,
-            "lines.markersize": 4.5,
-        }
-    )
+    from matplotlib.figure import Figure
+
     return Figure(figsize=(width, height))
 
 
@@ -356,7 +377,13 @@ def _marker(index: int) -> str:
 
 
 def _way(row: CalibrationRow) -> str:
-    return f"{row.run}, {row.samples} samples" if row.samples else f"{row.run}, at rest"
+    return _label(row.run, f"{row.samples} samples" if row.samples else "at rest")
+
+
+def _label(name: str, *more: str) -> str:
+    """A name as it stands: no mathematics between dollars, and not left out for an underscore."""
+    text = ", ".join([name, *more]).replace("$", r"\$")
+    return f" {text}" if text.startswith("_") else text
 
 
 def _matrix_name(name: str) -> str:

@@ -171,9 +171,9 @@ def _uncertainty(gaps, options: Options) -> _Section:
         for gap in gaps
         if gap.samples in (0, most[gap.model])
     ]
-    amount = f"{options.words:,} words" if options.words else "all words"
+    amount = f"first {options.words:,} words" if options.words else "words"
     note = (
-        f"The first {amount} of the test text against the same text spoilt, and another domain&rsquo;s. "
+        f"The {amount} of the test text against the same text spoilt, and another domain&rsquo;s. "
         "Gaps are differences of the mean per word, in nats: a model that knows what it does not know is "
         "less sure of foreign text, so its gap is large. AUROC is the chance that a window of "
         f"{options.window} foreign words shows a higher value than one of true words: 0.5 is guessing."
@@ -221,9 +221,8 @@ def _posterior(
     """Pruning and the weights of one run."""
     assert isinstance(subject.run, Run)
     assert isinstance(subject.learner, PosteriorLearner)
-    plain = next(
-        (s.run for s in examined if isinstance(s.run, Run) and s.run.config.method == "lstm"), None
-    )
+    runs = [s.run for s in examined if isinstance(s.run, Run)]
+    plain = next((run for run in runs if _is_plain_twin(run, subject.run)), None)
     study = study_pruning(
         subject.run,
         subject.learner,
@@ -244,6 +243,12 @@ def _posterior(
     )
 
 
+def _is_plain_twin(run: Run, of: Run) -> bool:
+    """Whether it is an unregularised run on the same text."""
+    same = run.config.data == of.config.data and run.vocabulary == of.vocabulary
+    return same and run.config.method == "lstm"
+
+
 def _pruning(study: PruningStudy, key: str) -> str:
     whole = study.curves[SIGNAL_TO_NOISE][0.0]
     note = (
@@ -253,7 +258,7 @@ def _pruning(study: PruningStudy, key: str) -> str:
     )
     pictures = [
         _figure(
-            figures.pruning_curve(study.curves, study.drop),
+            figures.pruning_curve(study.curves, study.drop, study.split),
             f"{key}-prune",
             "Perplexity by share of weights dropped",
         )
@@ -268,12 +273,17 @@ def _pruning(study: PruningStudy, key: str) -> str:
 
 
 def _weights(layers: dict[str, LayerWeights], key: str) -> str:
-    total = sum(layer.bits for layer in layers.values())
+    known = {
+        n: (layer.bits, layer.weights) for n, layer in layers.items() if layer.bits is not None
+    }
     weights = sum(layer.weights for layer in layers.values())
-    note = (
-        f"The data have put {total / 8e6:,.2f} MB of information into {weights:,} weights, "
-        f"{total / weights:.2f} bits each: what it takes to send them to someone who knows the prior."
-    )
+    note = f"{weights:,} weights. The prior ties some together, so their information is not told apart."
+    if known:
+        total = sum(bits for bits, _ in known.values())
+        note = (
+            f"The data have put {total / 8e6:,.2f} MB of information into {weights:,} weights, "
+            f"{total / weights:.2f} bits each: what it takes to send them to someone who knows the prior."
+        )
     mu = {name: layer.mu for name, layer in layers.items()}
     sigma = {name: layer.sigma for name, layer in layers.items()}
     ratio = {name: layer.signal_to_noise for name, layer in layers.items()}
@@ -288,8 +298,10 @@ def _weights(layers: dict[str, LayerWeights], key: str) -> str:
         )
         for name, label, data, log in pictures
     ]
-    bits = {name: (layer.bits, layer.weights) for name, layer in layers.items()}
-    drawn.append(_figure(figures.information(bits), f"{key}-bits", "Information by layer in bits"))
+    if known:
+        drawn.append(
+            _figure(figures.information(known), f"{key}-bits", "Information by layer in bits")
+        )
     return f"<h3>Weights</h3><p>{note}</p>{_row(drawn)}"
 
 
@@ -311,8 +323,8 @@ def _excerpts(examined: Sequence[Subject], options: Options) -> _Section:
             else:
                 lines[-1].append(word)
         lines = [line for line in lines if line]
-        counts = sample_counts(subject.learner, [options.samples]) if options.samples else []
-        samples = counts[0] if counts else 0
+        most = range(1, options.samples + 1)
+        samples = max(sample_counts(subject.learner, most), default=0)
         scored = list(
             score_words(subject.learner, vocabulary, lines, samples=samples, seed=options.seed)
         )

@@ -11,15 +11,14 @@ from statistics import median
 from torch import Tensor
 
 from bayesrnn.compact import Storage
-from bayesrnn.data.corpus import load_split
-from bayesrnn.data.sources import find_source
 from bayesrnn.evaluation.perplexity import perplexity
 from bayesrnn.evaluation.pruning import DROPS, curve, largest_drop
-from bayesrnn.methods import Learner, PosteriorLearner
+from bayesrnn.methods import LangevinLearner, Learner, PosteriorLearner
 from bayesrnn.models.shrink import Shrunk, shrink
 from bayesrnn.models.word_lm import WordLM
 from bayesrnn.pruning import DropOrder, by_magnitude, by_signal_to_noise
 from bayesrnn.report.table import text_table
+from bayesrnn.report.texts import name_of, tokens_of
 from bayesrnn.training.exported import Exported
 from bayesrnn.training.run import Run
 
@@ -58,7 +57,7 @@ def posterior_learner(run: Run, learner: Learner) -> PosteriorLearner:
     if not isinstance(learner, PosteriorLearner):
         raise ValueError(
             f"{run.folder} is a run of method {run.config.method}, which has no posterior to prune by; use "
-            "one of method bbb or sharpened. (--baseline takes this run.)"
+            "one of method bbb or sharpened."
         )
     return learner
 
@@ -81,41 +80,49 @@ def study_pruning(
 
     `max_loss` is the share by which perplexity may rise; the drop is then found instead of given.
     """
-    posterior = learner.posterior
-    names = [slot.name for slot in posterior.layout]
-    order = by_signal_to_noise(posterior, per_tensor=per_tensor)
+    order = by_signal_to_noise(learner.posterior, per_tensor=per_tensor)
     order.kept(drop)  # complain before the work, not after
-    measure = _measure(learner, tokens_of(run, split, data, cache), streams)
-
-    def told(name: str) -> Callable[[float], None]:
-        return lambda drop: progress(f"{name}, {drop:.1%} dropped")
-
-    magnitude = by_magnitude(learner.model, names, per_tensor=per_tensor)
-    curves = {
-        SIGNAL_TO_NOISE: curve(order, measure, DROPS, told(SIGNAL_TO_NOISE)),
-        MAGNITUDE: curve(magnitude, measure, DROPS, told(MAGNITUDE)),
+    names = [slot.name for slot in learner.posterior.layout]
+    pruned: dict[str, tuple[DropOrder, Learner, Run]] = {
+        SIGNAL_TO_NOISE: (order, learner, run),
+        MAGNITUDE: (by_magnitude(learner.model, names, per_tensor=per_tensor), learner, run),
     }
     if baseline is not None:
-        other = baseline.load_learner()
-        own = {name for name, _ in other.model.named_parameters()} & set(names)
-        if own != set(names):
-            raise ValueError(f"{baseline.folder} has not the weights of {run.folder} to compare.")
-        by = by_magnitude(other.model, names, per_tensor=per_tensor)
-        name = f"{MAGNITUDE}, {baseline.folder.name}"
-        other_measure = _measure(other, tokens_of(baseline, split, data, cache), streams)
-        curves[name] = curve(by, other_measure, DROPS, told(name))
+        other = _baseline_learner(baseline)
+        own = [name for name, _ in other.model.named_parameters() if name != "out.bias"]
+        pruned[f"{MAGNITUDE}, {name_of(baseline)}"] = (
+            by_magnitude(other.model, own, per_tensor=per_tensor),
+            other,
+            baseline,
+        )
+    texts = {name: tokens_of(its, split, data, cache) for name, (_, _, its) in pruned.items()}
+    measure = _measure(learner, texts[SIGNAL_TO_NOISE], streams)
+    curves = {
+        name: curve(
+            its_order,
+            _measure(its_learner, texts[name], streams),
+            DROPS,
+            lambda drop, name=name: progress(f"{name}, {drop:.1%} dropped"),
+        )
+        for name, (its_order, its_learner, _) in pruned.items()
+    }
     points = curves[SIGNAL_TO_NOISE]
     if max_loss is not None:
         progress("the largest share within the limit")
         drop = largest_drop(order, measure, points, points[0.0] * (1 + max_loss))
     with order.dropped(drop):
         at_drop = measure()
-    return PruningStudy(run.folder.name, split, curves, drop, at_drop, order)
+    return PruningStudy(name_of(run), split, curves, drop, at_drop, order)
 
 
-def tokens_of(run: Run | Exported, split: str, data: str | None, cache: Path) -> Tensor:
-    """A split of a run's own text, or of another, in the run's numbers."""
-    return load_split(find_source(data or run.config.data, cache), split, run.vocabulary, cache)
+def _baseline_learner(run: Run) -> Learner:
+    learner = run.load_learner()
+    if isinstance(learner, LangevinLearner):
+        raise ValueError(
+            f"{run.folder} predicts with several samples of its weights, which cannot be pruned as one; "
+            "use a baseline of another method."
+        )
+    return learner
 
 
 def render_curves(study: PruningStudy) -> str:

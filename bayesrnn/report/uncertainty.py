@@ -23,6 +23,7 @@ from bayesrnn.evaluation.uncertainty import (
 )
 from bayesrnn.methods import LangevinLearner, Learner
 from bayesrnn.report.table import text_table
+from bayesrnn.report.texts import name_of, share_known, tokens_of
 from bayesrnn.training.exported import Exported
 from bayesrnn.training.run import Run
 
@@ -51,31 +52,15 @@ def subjects(
     """Each run with its split of its text, or of `data`; `words` of it, or all with 0."""
     if words < 0:
         raise ValueError(f"words = {words} must be 0, for all, or more.")
-    names = [run.folder.name for run in runs]
+    names = [name_of(run) for run in runs]
     found = []
-    for run in runs:
-        name = run.folder.name
-        tokens = load_split(
-            find_source(data or run.config.data, cache), split, run.vocabulary, cache
-        )
-        check_known(run, tokens, data or run.config.data)
+    for run, name in zip(runs, names, strict=True):
+        tokens = tokens_of(run, split, data, cache)
         label = name if names.count(name) == 1 else str(run.folder)
         found.append(
             Subject(label, run, run.load_learner(), tokens[: words + 1] if words else tokens)
         )
     return found
-
-
-def check_known(run: Run | Exported, tokens: Tensor, data: str) -> None:
-    """Raise unless the run knows at least one word of the text."""
-    if _known(run, tokens) == 0:
-        raise ValueError(f"{run.folder} knows not one word of {data}; is it the same language?")
-
-
-def _known(run: Run | Exported, tokens: Tensor) -> float:
-    """The share of words that are in the run's vocabulary."""
-    words = tokens[tokens != run.vocabulary.end]
-    return (words != run.vocabulary.unknown).double().mean().item() if len(words) else 0.0
 
 
 def check_counts(samples: Sequence[int]) -> None:
@@ -111,15 +96,19 @@ def spoilt_texts(
     """
     tokens = subject.tokens
     texts = [Text("reversed", reverse(tokens)), Text("shuffled", shuffle(tokens, seed))]
-    if other is not None or subject.run.config.data != "pydocs":
-        name = other or "pydocs"
-        foreign = load_split(find_source(name, cache), split, subject.run.vocabulary, cache)
-        if other is not None:
-            check_known(subject.run, foreign, other)
-        if other is not None or _known(subject.run, foreign) > 0.5:
-            texts.append(Text(Path(name).name, foreign[: len(tokens)]))
+    if other is not None:
+        foreign = tokens_of(subject.run, split, other, cache, "--other")
+        texts.append(Text(Path(other).name, foreign[: len(tokens)]))
+    elif subject.run.config.data != "pydocs":
+        foreign = _pydocs(subject, split, cache)
+        if share_known(subject.run, foreign) > 0.5:
+            texts.append(Text("pydocs", foreign[: len(tokens)]))
     texts += [Text(f"noise {rate:.0%}", add_noise(tokens, rate, seed)) for rate in noise]
     return texts
+
+
+def _pydocs(subject: Subject, split: str, cache: Path) -> Tensor:
+    return load_split(find_source("pydocs", cache), split, subject.run.vocabulary, cache)
 
 
 def study_uncertainty(

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bayesrnn.posterior import Posterior
+from bayesrnn.variational.priors import RowScaleMixture
 
 BINS = 60
 Histogram = tuple[np.ndarray, np.ndarray]
@@ -24,8 +25,9 @@ class LayerWeights:
     mu: Histogram
     sigma: Histogram
     signal_to_noise: Histogram
-    bits: float
-    """KL[q || p] / log 2: the bits that the data have put in, beyond the prior."""
+    bits: float | None
+    """KL[q || p] / log 2: the bits that the data have put in, beyond the prior. None for a prior that ties
+    weights together, whose KL belongs to no weight alone."""
 
 
 def weights_by_layer(posterior: Posterior) -> dict[str, LayerWeights]:
@@ -35,8 +37,9 @@ def weights_by_layer(posterior: Posterior) -> dict[str, LayerWeights]:
         "mu": posterior.current_mu(),
         "sigma": posterior.sigma(),
         "snr": posterior.snr(),
-        "kl": posterior.kl_per_weight(),
     }
+    if not isinstance(posterior.prior, RowScaleMixture):
+        columns["kl"] = posterior.kl_per_weight()
     layers: dict[str, list[slice]] = {}
     for slot in posterior.layout:
         layers.setdefault(_layer(slot.name), []).append(slot.span)
@@ -55,7 +58,7 @@ def weights_by_layer(posterior: Posterior) -> dict[str, LayerWeights]:
             mu=_histogram(values["mu"], edges["mu"]),
             sigma=_histogram(values["sigma"], edges["sigma"]),
             signal_to_noise=_histogram(values["snr"], edges["snr"]),
-            bits=values["kl"].double().sum().item() / math.log(2),
+            bits=values["kl"].double().sum().item() / math.log(2) if "kl" in values else None,
         )
         for name, values in found.items()
     }

@@ -37,8 +37,16 @@ class Exported:
     def write(
         cls, path: Path, model: WordLM, run: Run | Exported, storage: compact.Storage
     ) -> Exported:
+        sizes = {
+            "vocabulary": model.embedding.num_embeddings,
+            "hidden": model.lstm.hidden_size,
+            "layers": model.lstm.num_layers,
+            "tied": model.out.weight is model.embedding.weight,
+            "embedding": model.embedding.embedding_dim,
+        }
         header = {
             "model": KIND,
+            "sizes": sizes,
             "config": asdict(run.config),
             "vocabulary": list(run.vocabulary.words),
         }
@@ -46,17 +54,18 @@ class Exported:
         return cls(path, run.config, run.vocabulary)
 
     def load_learner(self) -> Learner:
-        state, _ = compact.read_with_header(self.folder)
-        try:
-            vocabulary, width = state["embedding.weight"].shape
-            hidden = state["lstm.weight_hh_l0"].shape[1]
-        except KeyError as error:
-            raise ValueError(f"{self.folder} has no {error}: it is no language model.") from None
-        layers, tied = self.config.layers, self.config.tied
-        model = WordLM(vocabulary, hidden, layers, tied=tied, embedding=width)
+        state, header = compact.read_with_header(self.folder)
+        model = WordLM(**header["sizes"])
         check_state(model.state_dict(), state, str(self.folder))
         model.load_state_dict(state)
         return PlainLearner(model)
+
+
+def open_run(path: Path) -> Run:
+    """A run folder, where an exported file will not do."""
+    if path.is_file():
+        raise ValueError(f"{path} is a file; this needs the folder of a run.")
+    return Run.open(path)
 
 
 def open_trained(path: Path) -> Run | Exported:

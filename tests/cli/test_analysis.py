@@ -69,6 +69,36 @@ def test_an_exported_file_serves_where_a_run_does(trained, tmp_path, capsys):
     assert torch.isfinite(model(torch.zeros(2, 1, dtype=torch.long))[0]).all()
 
 
+def test_a_tied_model_is_exported_with_one_embedding(text_folder, tmp_path, capsys):
+    run, file = tmp_path / "tied", tmp_path / "tied.safetensors"
+    options = "--hidden 12 --epochs 1 --batch-size 8 --unroll 10 --tied --no-tensorboard --json"
+    main(f"train --method bbb --data {text_folder} --run {run} {options}".split())
+    found = _json(capsys, "prune", run, "--drop", 0.3, "--export", file, "--streams", 1)
+    assert _json(capsys, "evaluate", file, "--split", "valid")["perplexity"] == pytest.approx(
+        found["perplexity"], rel=1e-6
+    )
+
+
+def test_every_baseline_loses_when_it_is_pruned(trained, capsys):
+    for method in ("dropout", "variational-dropout", "sharpened"):
+        found = _json(capsys, "prune", trained("bbb"), "--baseline", trained(method))
+        points = found["curves"][f"magnitude, {method}"]
+        assert points[-1]["perplexity"] > 1.2 * points[0]["perplexity"]
+
+
+def test_a_report_of_weights_that_are_tied_by_their_prior(text_folder, tmp_path, capsys):
+    run, page = tmp_path / "_odd $x^{$ <name>", tmp_path / "page.html"
+    options = "--hidden 12 --epochs 1 --batch-size 8 --unroll 10 --no-tensorboard --json"
+    prior = "--prior row-mixture --kl-gradient sampled"
+    words = f"train --method bbb --data {text_folder} {options} {prior} --run".split()
+    main([*words, str(run)])
+    main(["report", str(run), "--out", str(page), "--samples", "2", "--words", "100"])
+    text = page.read_text()
+    assert "not told apart" in text
+    assert "_odd $x^{$ &lt;name&gt;" in text
+    assert "<name>" not in text
+
+
 def test_max_loss_finds_a_share(trained, capsys):
     found = _json(capsys, "prune", trained("bbb"), "--max-loss", "2%")
     whole = found["curves"]["signal to noise"][0]["perplexity"]
@@ -144,6 +174,13 @@ def test_bad_input(fail, trained, tmp_path):
         (("prune", bbb, "--data", empty), "no words"),
         (("prune", bbb, "--streams", 0), "streams = 0"),
         (("prune", tmp_path / "nothing"), "no such run folder"),
+        (("prune", foreign), "is a file"),
+        (("prune", bbb, "--data", foreign), "not one word"),
+        (("prune", bbb, "--baseline", trained("sgld")), "cannot be pruned as one"),
+        (("uncertainty", bbb, "--words", 5), "longer than a text of 5 words"),
+        (("uncertainty", bbb, "--other", "nosuch"), "--other nosuch: no such"),
+        (("calibration", bbb, "--streams", 0), "streams = 0"),
+        (("report", foreign), "is a file"),
         (("uncertainty", bbb, "--samples", 0), "samples = 0"),
         (("uncertainty", bbb, "--data", empty), "no words"),
         (("uncertainty", bbb, "--data", foreign), "not one word"),

@@ -69,7 +69,8 @@ def test_entropy_of_a_uniform_model_is_log_v(streams):
 
 
 def test_averages_of_the_first_models_against_the_obvious_way(monkeypatch):
-    monkeypatch.setattr(module, "PROBABILITIES_AT_ONCE", 11 * 320)  # several groups and segments
+    monkeypatch.setattr(module, "PROBABILITIES_OF_A_SEGMENT", 11 * 40)  # several segments
+    monkeypatch.setattr(module, "PROBABILITIES_AT_ONCE", 11 * 320)  # and several groups of them
     tables, tokens = [_rows(seed) for seed in range(5)], _text(997)
     found = measure([Table(t) for t in tables], tokens, 11, counts=[1, 3, 5], window=10, streams=3)
     x, y = tokens[:-1], tokens[1:]
@@ -90,6 +91,48 @@ def test_averages_of_the_first_models_against_the_obvious_way(monkeypatch):
         assert len(windows) == 99
         together = torch.cdist(windows[:, None].double(), by_hand[:, None]).amin(0)
         assert together.max() < 1e-5
+
+
+class BatchFirst(Table):
+    """As many models are: the batch first, and transposed at the end."""
+
+    def next_word_log_probs(self, tokens, state):
+        return self.log_probs[tokens.T].transpose(0, 1), 1
+
+    asked = 0
+
+
+def test_a_transposed_answer_is_the_same_answer():
+    tables, tokens = [_rows(seed) for seed in range(2)], _text(300)
+    plain = measure([Table(t) for t in tables], tokens, 11, streams=4)[2]
+    turned = measure([BatchFirst(t) for t in tables], tokens, 11, streams=4)[2]
+    assert turned.entropy == plain.entropy
+    assert turned.mutual_information == plain.mutual_information > 0
+
+
+def test_a_window_must_fit_the_text():
+    for window, words in [(0, 50), (51, 50), (101, 500)]:
+        with pytest.raises(ValueError, match=f"window = {window}"):
+            measure([Table(_rows(0))], _text(words), 11, window=window)
+
+
+def test_few_of_sglds_samples_are_the_first_of_many(trained):
+    run = Run.open(trained("sgld"))
+    learner, tokens, size = run.load_learner(), _split(run), len(run.vocabulary)
+    many = measure(models_of(learner, 3), tokens, size, counts=[1, 3])
+    one = measure(models_of(learner, 1), tokens, size)
+    assert many[1].entropy == one[1].entropy
+
+
+def test_variational_dropout_keeps_its_masks_however_the_text_is_cut(trained):
+    run = Run.open(trained("variational-dropout"))
+    learner, tokens = run.load_learner(), _split(run)
+    values = [
+        perplexity(learner, tokens, streams=2, samples=2, steps=steps).nats for steps in (7, 50)
+    ]
+    assert values[0] == pytest.approx(values[1], rel=1e-5)
+    found = measure(models_of(learner, 2), tokens, len(run.vocabulary), streams=2)[2]
+    assert found.surprise == pytest.approx(values[0] / found.words, rel=1e-5)
 
 
 def test_a_word_without_probability_adds_no_entropy():
@@ -124,6 +167,7 @@ def test_what_is_held_does_not_grow_with_samples_or_text(trained, monkeypatch):
     """Every tensor of probabilities that is alive at once, counted where they are made."""
     run = Run.open(trained("bbb"))
     learner, size = run.load_learner(), len(run.vocabulary)
+    monkeypatch.setattr(module, "PROBABILITIES_OF_A_SEGMENT", size * 4)
     monkeypatch.setattr(module, "PROBABILITIES_AT_ONCE", size * 64)
     most: list[int] = []
     living: WeakSet = WeakSet()

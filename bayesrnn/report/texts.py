@@ -1,0 +1,34 @@
+"""The texts that runs are examined on, in each run's own numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch import Tensor
+
+from bayesrnn.data.corpus import load_split
+from bayesrnn.data.sources import find_source
+from bayesrnn.training.exported import Exported
+from bayesrnn.training.run import Run
+
+
+def name_of(run: Run | Exported) -> str:
+    """What a run is called in tables and pictures."""
+    return run.folder.resolve().name
+
+
+def tokens_of(
+    run: Run | Exported, split: str, data: str | None, cache: Path, option: str = "--data"
+) -> Tensor:
+    """A split of a run's own text, or of another, of which it must know at least one word."""
+    name = data or run.config.data
+    tokens = load_split(find_source(name, cache, option), split, run.vocabulary, cache)
+    if share_known(run, tokens) == 0:
+        raise ValueError(f"{run.folder} knows not one word of {name}; is it the same language?")
+    return tokens
+
+
+def share_known(run: Run | Exported, tokens: Tensor) -> float:
+    """The share of words that are in the run's vocabulary."""
+    words = tokens[tokens != run.vocabulary.end]
+    return (words != run.vocabulary.unknown).double().mean().item() if len(words) else 0.0
