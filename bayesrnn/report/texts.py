@@ -13,8 +13,9 @@ from bayesrnn.training.run import Run
 
 
 def name_of(run: Run | Exported) -> str:
-    """What a run is called in tables and pictures."""
-    return run.folder.resolve().name
+    """What a run is called in tables and pictures: the last part of its path."""
+    name = run.folder.name
+    return name if name not in ("", "..") else run.folder.resolve().name
 
 
 def tokens_of(
