@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bayesrnn import init as init
     from bayesrnn.data.cuts import Cuts as Cuts
+    from bayesrnn.data.minibatches import Minibatches as Minibatches
     from bayesrnn.posterior import Draw as Draw
     from bayesrnn.posterior import Posterior as Posterior
     from bayesrnn.prediction import Categorical as Categorical
@@ -25,6 +26,7 @@ __version__ = "0.1.0"
 # Looked up on first use, so that `bayesrnn --help` need not wait for torch.
 _HOME = {
     "Cuts": "bayesrnn.data.cuts",
+    "Minibatches": "bayesrnn.data.minibatches",
     "Draw": "bayesrnn.posterior",
     "Posterior": "bayesrnn.posterior",
     "Categorical": "bayesrnn.prediction",

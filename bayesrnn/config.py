@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 Method = Literal["lstm", "dropout", "variational-dropout", "sgld", "bbb", "sharpened"]
 Preset = Literal["tiny", "small", "medium", "large"]
@@ -18,40 +18,23 @@ FORMAT = 1
 
 
 @dataclass(frozen=True)
-class Config:
-    """The hyper-parameters of a language-model run. Everything is in nats."""
+class Settings:
+    """The hyper-parameters that runs of every kind have. Everything is in nats."""
 
-    # What to learn
-    data: str = "pydocs"
-    """pydocs, ptb, wikitext-2, or a folder or file of text."""
-    vocabulary: int = 0
-    """Most words to know; 0 for all (pydocs: 5000)."""
-    preset: str = "tiny"
-    """tiny, small, medium or large: the values below start from it."""
+    data: str = ""
+    """Where the data are."""
     method: str = "bbb"
-    """lstm, dropout, variational-dropout, sgld, bbb or sharpened."""
+    """How the weights are learnt."""
     seed: int = 0
     """Of the weights, the noise and the dropout masks."""
 
-    # The model
-    hidden: int = 100
-    """Units of each LSTM layer and of the embedding."""
-    layers: int = 2
-    """LSTM layers."""
-    tied: bool = False
-    """Share the weights of embedding and softmax."""
-    dropout: float = 0.0
-    """Share of units dropped, for the dropout methods."""
-
     # The optimisation
     epochs: int = 10
-    """Passes over the training text."""
+    """Passes over the training data."""
     batch_size: int = 20
-    """Parallel streams of text, N."""
-    unroll: int = 35
-    """Steps of truncated backpropagation, T."""
+    """Examples, or parallel streams of text, in a minibatch, N."""
     lr: float = 1.0
-    """Learning rate of SGD on nats summed over time and averaged over streams."""
+    """Learning rate, of nats averaged over the minibatch and summed over time."""
     lr_decay: float = 1.0
     """Factor on the learning rate each epoch after lr_hold."""
     lr_hold: int = 1000
@@ -59,11 +42,9 @@ class Config:
     clip: float = 5.0
     """Longest gradient, over all trained parameters."""
     patience: int = 0
-    """Stop after so many epochs without a better validation perplexity; 0 for never."""
-    init: str = "uniform"
-    """Where the weights start: uniform in +-init_scale, or fan-in (the authors' script)."""
-    init_scale: float = 0.1
-    """Bound of the uniform start."""
+    """Stop after so many epochs without a better result on the validation data; 0 for never."""
+    dropout: float = 0.0
+    """Share of units dropped, for the dropout methods."""
 
     # The posterior: bbb and sharpened
     prior: str = "mixture"
@@ -87,11 +68,14 @@ class Config:
     exact: bool = False
     """Differentiate through the sharpening gradient too."""
 
-    # SGLD
-    sgld_prior_sigma: float = 1.0
-    """Standard deviation of the normal prior."""
-    sgld_samples: int = 10
-    """Weight samples to average over: those of the latest epochs."""
+    TASK: ClassVar[str] = ""
+    CHOICES: ClassVar[dict[str, tuple[str, ...]]] = {
+        "prior": ("mixture", "row-mixture", "normal", "empirical"),
+        "kl_gradient": ("sampled", "expected"),
+    }
+    AT_LEAST_1: ClassVar[tuple[str, ...]] = ("epochs", "batch_size")
+    ABOVE_0: ClassVar[tuple[str, ...]] = ("lr", "lr_decay", "clip", "sigma0")
+    AT_LEAST_0: ClassVar[tuple[str, ...]] = ("sigma_init", "patience")
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -104,16 +88,14 @@ class Config:
             )
             if not right:
                 raise ValueError(f"{field.name} = {value!r} must be of type {field.type}.")
-        for name, choices in _CHOICES.items():
+        for name, choices in self.CHOICES.items():
             _check_choice(name, getattr(self, name), choices)
-        for name in ("hidden", "layers", "epochs", "batch_size", "unroll", "sgld_samples"):
+        for name in self.AT_LEAST_1:
             _check(name, getattr(self, name), getattr(self, name) >= 1, "must be at least 1")
-        for name in ("lr", "lr_decay", "clip", "init_scale", "sigma0", "sgld_prior_sigma"):
+        for name in self.ABOVE_0:
             _check(name, getattr(self, name), getattr(self, name) > 0, "must be above 0")
-        for name in ("sigma_init", "vocabulary", "patience"):
+        for name in self.AT_LEAST_0:
             _check(name, getattr(self, name), getattr(self, name) >= 0, "must be 0 or more")
-        enough = self.vocabulary == 0 or self.vocabulary >= 3
-        _check("vocabulary", self.vocabulary, enough, "must be 0, for all words, or at least 3")
         _check("dropout", self.dropout, 0 <= self.dropout < 1, "must be at least 0 and below 1")
         _check("pi", self.pi, 0 < self.pi < 1, "must lie strictly between 0 and 1")
         apart = self.prior != "row-mixture" or self.kl_gradient == "sampled"
@@ -125,6 +107,8 @@ class Config:
 
     def to_toml(self) -> str:
         lines = [f"format = {FORMAT}"]
+        if self.TASK:
+            lines.append(f'task = "{self.TASK}"')
         for name, value in asdict(self).items():
             # Python's floats, also inf, and JSON's strings, whole numbers and booleans are TOML's.
             text = (
@@ -133,8 +117,9 @@ class Config:
             lines.append(f"{name} = {text}")
         return "\n".join(lines) + "\n"
 
-    @classmethod
-    def from_toml(cls, path: Path) -> Config:
+    @staticmethod
+    def from_toml(path: Path) -> Settings:
+        """The settings that a file holds, of whichever kind they are."""
         try:
             values = tomllib.loads(path.read_text(encoding="utf-8"))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -146,10 +131,16 @@ class Config:
                 "Use the version that made the run."
             )
         values.setdefault("kl_gradient", "sampled")  # the only one when runs did not say
-        return cls.from_values(values, str(path))
+        task = values.pop("task", "")
+        kinds: dict[str, type[Settings]] = {kind.TASK: kind for kind in (Config, MnistConfig)}
+        if task not in kinds:
+            raise ValueError(
+                f"{path} is of a run of task {task!r}, which this version does not know."
+            )
+        return kinds[task].from_values(values, str(path))
 
     @classmethod
-    def from_values(cls, values: dict[str, Any], source: str) -> Config:
+    def from_values(cls, values: dict[str, Any], source: str) -> Self:
         """A config from a table that `source` holds; what it does not say is as by default."""
         known = {field.name: str(field.type) for field in fields(cls)}
         for name in values:
@@ -158,6 +149,100 @@ class Config:
                 hint = f"; did you mean {near[0]!r}?" if near else "."
                 raise ValueError(f"{source}: unknown setting {name!r}{hint}")
         return cls(**{name: _as_declared(known[name], value) for name, value in values.items()})
+
+
+@dataclass(frozen=True)
+class Config(Settings):
+    """The hyper-parameters of a language-model run."""
+
+    data: str = "pydocs"
+    """pydocs, ptb, wikitext-2, or a folder or file of text."""
+    method: str = "bbb"
+    """lstm, dropout, variational-dropout, sgld, bbb or sharpened."""
+    vocabulary: int = 0
+    """Most words to know; 0 for all (pydocs: 5000)."""
+    preset: str = "tiny"
+    """tiny, small, medium or large: the other values start from it."""
+
+    # The model
+    hidden: int = 100
+    """Units of each LSTM layer and of the embedding."""
+    layers: int = 2
+    """LSTM layers."""
+    tied: bool = False
+    """Share the weights of embedding and softmax."""
+    unroll: int = 35
+    """Steps of truncated backpropagation, T."""
+    init: str = "uniform"
+    """Where the weights start: uniform in +-init_scale, or fan-in (the authors' script)."""
+    init_scale: float = 0.1
+    """Bound of the uniform start."""
+
+    # SGLD
+    sgld_prior_sigma: float = 1.0
+    """Standard deviation of the normal prior."""
+    sgld_samples: int = 10
+    """Weight samples to average over: those of the latest epochs."""
+
+    CHOICES: ClassVar[dict[str, tuple[str, ...]]] = {
+        **Settings.CHOICES,
+        "preset": PRESETS,
+        "method": METHODS,
+        "init": ("uniform", "fan-in"),
+    }
+    AT_LEAST_1: ClassVar[tuple[str, ...]] = (
+        *Settings.AT_LEAST_1,
+        *("hidden", "layers", "unroll", "sgld_samples"),
+    )
+    ABOVE_0: ClassVar[tuple[str, ...]] = (*Settings.ABOVE_0, "init_scale", "sgld_prior_sigma")
+    AT_LEAST_0: ClassVar[tuple[str, ...]] = (*Settings.AT_LEAST_0, "vocabulary")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        enough = self.vocabulary == 0 or self.vocabulary >= 3
+        _check("vocabulary", self.vocabulary, enough, "must be 0, for all words, or at least 3")
+
+
+@dataclass(frozen=True)
+class MnistConfig(Settings):
+    """The hyper-parameters of a classifier of digits."""
+
+    data: str = "digits"
+    """digits, scikit-learn's 8x8 pictures, or a folder with MNIST's IDX files."""
+    method: str = "bbb"
+    """sgd, dropout, bbb or sharpened."""
+    network: str = "perceptron"
+    """perceptron, or lenet: convolutions."""
+    hidden: int = 400
+    """Units of each hidden layer."""
+    layers: int = 2
+    """Hidden layers of the perceptron."""
+    pixels: int = 0
+    """Height and width of the pictures, as the data have them."""
+    valid: int = 0
+    """Training examples held out for validation; 0 for a sixth of them."""
+    kl_weighting: str = "uniform"
+    """How minibatches share the KL: uniform, or geometric (Blundell et al.)."""
+    epochs: int = 60
+    batch_size: int = 128
+    lr: float = 0.1
+    lr_decay: float = 0.97
+    lr_hold: int = 1
+    clip: float = 1000.0
+    dropout: float = 0.5
+    pi: float = 0.5
+    log_sigma1: float = -1.0
+    log_sigma2: float = -6.0
+
+    TASK: ClassVar[str] = "mnist"
+    CHOICES: ClassVar[dict[str, tuple[str, ...]]] = {
+        **Settings.CHOICES,
+        "method": ("sgd", "dropout", "bbb", "sharpened"),
+        "network": ("perceptron", "lenet"),
+        "kl_weighting": ("uniform", "geometric"),
+    }
+    AT_LEAST_1: ClassVar[tuple[str, ...]] = (*Settings.AT_LEAST_1, "hidden", "layers")
+    AT_LEAST_0: ClassVar[tuple[str, ...]] = (*Settings.AT_LEAST_0, "valid", "pixels")
 
 
 def preset(name: str, method: str, **changes: Any) -> Config:
@@ -170,15 +255,6 @@ def preset(name: str, method: str, **changes: Any) -> Config:
     return Config.from_values(
         {**values, **own[method], **changes, "preset": name, "method": method}, f"preset {name}"
     )
-
-
-_CHOICES: dict[str, tuple[str, ...]] = {
-    "preset": PRESETS,
-    "method": METHODS,
-    "init": ("uniform", "fan-in"),
-    "prior": ("mixture", "row-mixture", "normal", "empirical"),
-    "kl_gradient": ("sampled", "expected"),
-}
 
 
 def _as_declared(kind: str, value: Any) -> Any:

@@ -114,7 +114,7 @@ def fan_in_(model: nn.Module, *, generator: Generator | None = None) -> None:
                 _truncated_normal_(parameter, _recurrent_fan_in(module, name), generator)
             elif parameter.dim() >= 2:
                 _truncated_normal_(parameter, parameter[0].numel(), generator)
-            elif isinstance(module, nn.Linear):
+            elif isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d):
                 parameter.zero_()
     _zero_padding_rows(model)
 

@@ -13,9 +13,10 @@ from torch import Generator, Tensor, nn
 from bayesrnn import init
 from bayesrnn.baselines.sgld import langevin_gradient, langevin_noise_
 from bayesrnn.baselines.variational_dropout import VariationalDropoutLM
-from bayesrnn.config import Config
-from bayesrnn.flat import FlatWeights
+from bayesrnn.config import Config, MnistConfig, Settings
+from bayesrnn.flat import FlatWeights, Select
 from bayesrnn.gradients import add_grad, loss_of
+from bayesrnn.models.classifier import LeNet, Perceptron
 from bayesrnn.models.word_lm import WordLM
 from bayesrnn.posterior import Posterior
 from bayesrnn.prediction import sample_generators
@@ -65,7 +66,7 @@ class Learner(Protocol):
 
 
 def make_learner(config: Config, vocabulary: int) -> Learner:
-    """The model and method of a configuration, freshly initialised from its seed."""
+    """The language model and method of a configuration, freshly initialised from its seed."""
     generator = torch.Generator().manual_seed(config.seed)
     gal = config.method == "variational-dropout"
     model = (VariationalDropoutLM if gal else WordLM)(
@@ -81,14 +82,32 @@ def make_learner(config: Config, vocabulary: int) -> Learner:
         init.uniform_(model, config.init_scale, generator=generator)
     if config.method == "sgld":
         return LangevinLearner(model, config)
+    # The softmax's bias is an ordinary parameter, as in the authors' script.
+    return learner_of(model, config, select=lambda name, _: name != "out.bias", generator=generator)
+
+
+def make_classifier(config: MnistConfig, size: int, classes: int) -> Learner:
+    """The classifier of `size` x `size` pictures and the method of a configuration, freshly initialised."""
+    generator = torch.Generator().manual_seed(config.seed)
+    dropout = config.dropout if config.method == "dropout" else 0.0
+    if config.network == "lenet":
+        model = LeNet(size, classes, config.hidden, dropout=dropout)
+    else:
+        model = Perceptron(size * size, classes, config.hidden, config.layers, dropout=dropout)
+    init.fan_in_(model, generator=generator)
+    return learner_of(model, config, generator=generator)
+
+
+def learner_of(
+    model: nn.Module, config: Settings, *, select: Select = None, generator: Generator
+) -> Learner:
+    """A model with the method that its settings name; losses are averaged over the minibatch."""
     if config.method not in ("bbb", "sharpened"):
         return PlainLearner(model)
     posterior = Posterior(
         model,
         make_prior(config),
-        select=lambda name, _: (
-            name != "out.bias"
-        ),  # an ordinary parameter, as in the authors' script
+        select=select,
         sigma_init=config.sigma_init or init.from_prior(),
         kl_gradient=config.kl_gradient,  # pyright: ignore[reportArgumentType]
         generator=generator,
@@ -105,7 +124,7 @@ def make_learner(config: Config, vocabulary: int) -> Learner:
     return SharpenedLearner(sharpened)
 
 
-def make_prior(config: Config):
+def make_prior(config: Settings):
     sigma1, sigma2 = math.exp(config.log_sigma1), math.exp(config.log_sigma2)
     if config.prior == "normal":
         return priors.Normal(sigma1)

@@ -14,6 +14,7 @@ from bayesrnn.cli.compare import Compare
 from bayesrnn.cli.evaluate import Evaluate
 from bayesrnn.cli.generate import Generate
 from bayesrnn.cli.inspect import Inspect
+from bayesrnn.cli.mnist import Mnist
 from bayesrnn.cli.prune import Prune
 from bayesrnn.cli.report import Report
 from bayesrnn.cli.score import Score
@@ -31,6 +32,7 @@ COMMANDS = {
     "uncertainty": Uncertainty,
     "calibration": Calibration,
     "report": Report,
+    "mnist": Mnist,
     "inspect": Inspect,
 }
 
@@ -67,8 +69,11 @@ def _run(name: str, arguments: list[str]) -> None:
         raise ValueError(f"unknown command {name!r}; {hint}")
     command = COMMANDS[name]
     prog = f"bayesrnn {name}"
-    if command is Train:  # the preset named among the arguments gives the other options' defaults
-        tyro.cli(Train, prog=prog, args=arguments, default=Train.defaults(arguments)).run()
+    if command in (
+        Train,
+        Mnist,
+    ):  # what is named among the arguments gives the other options' defaults
+        tyro.cli(command, prog=prog, args=arguments, default=command.defaults(arguments)).run()
     else:
         tyro.cli(command, prog=prog, args=arguments).run()
 

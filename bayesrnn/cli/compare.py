@@ -12,10 +12,10 @@ from tyro.conf import Positional
 
 @dataclass(frozen=True)
 class Compare:
-    """Compare runs in a table: perplexity, speed and size."""
+    """Compare runs in a table: perplexity or error, speed and size."""
 
     run_folders: Positional[tuple[Path, ...]]
-    """Folders written by `bayesrnn train`."""
+    """Folders written by `bayesrnn train`, or all by `bayesrnn mnist`."""
     samples: int = 0
     """Also average over so many samples of the weights, for the runs that can be sampled."""
     dynamic: bool = False
@@ -34,7 +34,8 @@ class Compare:
 
         from bayesrnn.data.corpus import cache_folder
         from bayesrnn.report.comparison import compare, render
-        from bayesrnn.training.run import Run
+        from bayesrnn.report.digits import compare_digits, digits_subjects, render_digits
+        from bayesrnn.training.run import same_kind
 
         if not self.run_folders:
             raise ValueError("name at least one run folder.")
@@ -42,19 +43,26 @@ class Compare:
             raise ValueError(
                 f"lr = {self.lr} must be above 0, and samples = {self.samples} 0 or more."
             )
-        runs = [Run.open(folder) for folder in self.run_folders]
+        languages, digits = same_kind(self.run_folders)
         console = Console(stderr=True, quiet=not sys.stderr.isatty())
         with console.status("evaluating") as status:
-            rows = compare(
-                runs,
-                data=self.data,
-                cache=cache_folder(),
-                samples=self.samples,
-                dynamic=self.dynamic,
-                lr=self.lr,
-                progress=lambda what: status.update(f"evaluating {what}"),
-            )
-        if self.json:
-            print(json.dumps([row.as_json() for row in rows]))
-        else:
-            print(render(rows, markdown=self.markdown))
+
+            def progress(what: str) -> None:
+                status.update(f"evaluating {what}")
+
+            if digits:
+                subjects = digits_subjects(digits, data=self.data, samples=self.samples)
+                rows = compare_digits(subjects, progress)
+                text = render_digits(rows, markdown=self.markdown)
+            else:
+                rows = compare(
+                    languages,
+                    data=self.data,
+                    cache=cache_folder(),
+                    samples=self.samples,
+                    dynamic=self.dynamic,
+                    lr=self.lr,
+                    progress=progress,
+                )
+                text = render(rows, markdown=self.markdown)
+        print(json.dumps([row.as_json() for row in rows]) if self.json else text)

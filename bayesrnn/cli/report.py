@@ -15,7 +15,7 @@ class Report:
     """Write one self-contained HTML page: comparison, curves, uncertainty, calibration, weights."""
 
     run_folders: Positional[tuple[Path, ...]]
-    """Folders written by `bayesrnn train`."""
+    """Folders written by `bayesrnn train`, or all by `bayesrnn mnist`."""
     out: Path = Path("report.html")
     """The page."""
     samples: int = 10
@@ -39,10 +39,12 @@ class Report:
         from rich.console import Console
 
         from bayesrnn.data.corpus import cache_folder
+        from bayesrnn.report.digits import digits_subjects
+        from bayesrnn.report.digits_page import make_digits_page
         from bayesrnn.report.extras import check_extras
         from bayesrnn.report.page import Options, make_page
         from bayesrnn.storage import check_writable, write_atomically
-        from bayesrnn.training.exported import open_run
+        from bayesrnn.training.run import same_kind
 
         if not self.run_folders:
             raise ValueError("name at least one run folder.")
@@ -54,7 +56,10 @@ class Report:
             raise ValueError(f"drop = {self.drop} must be at least 0 and below 1.")
         check_extras(figures=True)
         check_writable(self.out)
-        runs = [open_run(folder) for folder in self.run_folders]
+        for folder in self.run_folders:
+            if folder.is_file():
+                raise ValueError(f"{folder} is a file; this needs the folder of a run.")
+        languages, digits = same_kind(self.run_folders)
         options = Options(
             samples=self.samples,
             words=self.words,
@@ -66,12 +71,13 @@ class Report:
         )
         console = Console(stderr=True, quiet=not sys.stderr.isatty())
         with console.status("reading the runs") as status:
-            page = make_page(
-                runs,
-                options,
-                cache=cache_folder(),
-                progress=lambda what: status.update(what),
-            )
+            if digits:
+                subjects = digits_subjects(
+                    digits, data=self.data, samples=self.samples, seed=self.seed
+                )
+                page = make_digits_page(subjects, status.update)
+            else:
+                page = make_page(languages, options, cache=cache_folder(), progress=status.update)
         write_atomically(
             self.out, lambda temporary: Path(temporary).write_text(page, encoding="utf-8")
         )

@@ -71,20 +71,54 @@ def _styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
 
 
 @_styled
-def learning_curves(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> Figure:
-    """Perplexity by epoch: validation with full markers, training dotted with empty ones."""
-    figure, axes = _figure("epoch", "perplexity")
-    for index, (name, epochs) in enumerate(runs.items()):
-        at = [line["epoch"] for line in epochs]
-        style: dict[Any, Any] = {"color": _colour(index)}
-        style["marker"] = _marker(index)
-        valid = [line["valid_perplexity"] for line in epochs]
-        axes.plot(at, valid, label=_label(name, "validation"), **style)
-        train = [line["train_perplexity"] for line in epochs]
-        axes.plot(at, train, ls=":", lw=1.2, mfc="none", label=_label(name, "training"), **style)
+def learning_curves(
+    runs: Mapping[str, Sequence[Mapping[str, float]]],
+    *,
+    valid: str = "valid_perplexity",
+    train: str | None = "train_perplexity",
+    label: str = "perplexity",
+    x: str = "epoch",
+    scale: float = 1.0,
+) -> Figure:
+    """A measure by epoch: validation with full markers, training dotted with empty ones."""
+    figure, axes = _figure(x, label)
+    for index, (name, lines) in enumerate(runs.items()):
+        at = [line[x.split(" ")[0]] for line in lines]
+        style: dict[str, Any] = {"color": _colour(index), "marker": _marker(index)}
+        style["markevery"] = max(1, len(lines) // 12)
+        values = [scale * line[valid] for line in lines]
+        axes.plot(at, values, label=_label(name, *(["validation"] if train else [])), **style)
+        if train:
+            values = [scale * line[train] for line in lines]
+            style["mfc"] = "none"
+            axes.plot(at, values, ls=":", lw=1.2, label=_label(name, "training"), **style)
     axes.set_yscale("log")
     _plain_log_ticks(axes.yaxis)
-    axes.locator_params(axis="x", integer=True)
+    if x == "epoch":
+        axes.locator_params(axis="x", integer=True)
+    axes.legend()
+    return figure
+
+
+@_styled
+def by_angle(curves: Mapping[str, Mapping[int, float]], label: str) -> Figure:
+    """A measure against the angle by which digits were turned."""
+    figure, axes = _figure("rotation (degrees)", label)
+    for index, (name, points) in enumerate(curves.items()):
+        axes.plot(list(points), list(points.values()), label=_label(name), **_style(index))
+    axes.set_xticks(range(0, 181, 30))
+    axes.legend()
+    return figure
+
+
+@_styled
+def pruned_errors(curves: Mapping[str, Mapping[float, float]]) -> Figure:
+    """Test error against the share of weights dropped."""
+    figure, axes = _figure("weights dropped (%)", "test error (%)")
+    for index, (name, points) in enumerate(curves.items()):
+        drops = [100 * drop for drop in points]
+        errors = [100 * error for error in points.values()]
+        axes.plot(drops, errors, label=_label(name), **_style(index))
     axes.legend()
     return figure
 
@@ -234,9 +268,11 @@ def told_apart(gaps: Sequence[Gap], signal: str = "entropy") -> Figure:
 
 
 @_styled
-def reliability(rows: Sequence[CalibrationRow]) -> Figure:
+def reliability(rows: Sequence[CalibrationRow], guessed: str = "word") -> Figure:
     """How often the likeliest word came, against how likely it was said to be."""
-    figure, axes = _figure("probability of the likeliest word (%)", "how often it came (%)")
+    figure, axes = _figure(
+        f"probability of the likeliest {guessed} (%)", "how often it was right (%)"
+    )
     figure.set_figheight(4.0)
     axes.plot([0, 100], [0, 100], color=INK, lw=0.8, ls=":", label="calibrated")
     for index, row in enumerate(rows):
@@ -252,9 +288,11 @@ def reliability(rows: Sequence[CalibrationRow]) -> Figure:
 
 
 @_styled
-def nats_by_confidence(rows: Sequence[CalibrationRow]) -> Figure:
+def nats_by_confidence(rows: Sequence[CalibrationRow], guessed: str = "word") -> Figure:
     """-log p of the words that came, by how sure the model was."""
-    figure, axes = _figure("probability of the likeliest word (%)", "-log p of the word (nats)")
+    figure, axes = _figure(
+        f"probability of the likeliest {guessed} (%)", f"-log p of the true {guessed} (nats)"
+    )
     for index, row in enumerate(rows):
         bins = [b for b in row.calibration.bins if b.words >= 20]
         axes.plot(

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import html
-import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 
 from bayesrnn.data.corpus import END
@@ -14,6 +12,7 @@ from bayesrnn.evaluation.words import ScoredWord, score_words
 from bayesrnn.methods import PosteriorLearner
 from bayesrnn.report import figures
 from bayesrnn.report.comparison import Row, compare, table_of
+from bayesrnn.report.html import Section, document, picture, settings, side_by_side, table
 from bayesrnn.report.pruning import SIGNAL_TO_NOISE, PruningStudy, study_pruning
 from bayesrnn.report.uncertainty import (
     CalibrationRow,
@@ -94,20 +93,9 @@ def make_page(
         for subject in examined
         if isinstance(subject.learner, PosteriorLearner)
     ]
-    body += [_excerpts(examined, options), _configs(runs)]
-    return _PAGE.format(
-        title=f"bayesrnn: {html.escape(', '.join(s.name for s in examined))}",
-        style=_style(),
-        contents=_contents(body),
-        body="\n".join(section.html for section in body if section is not None),
-    )
-
-
-@dataclass(frozen=True)
-class _Section:
-    name: str
-    title: str
-    html: str
+    body += [_excerpts(examined, options), settings(runs)]
+    names = ", ".join(subject.name for subject in examined)
+    return document(f"bayesrnn: {names}", body)
 
 
 class _Told:
@@ -125,7 +113,7 @@ class _Told:
 # ---------------------------------------------------------------------- the sections
 
 
-def _comparison(rows: list[Row], streams: int) -> _Section:
+def _comparison(rows: list[Row], streams: int) -> Section:
     headings, cells = table_of(rows)
     note = (
         "Perplexity: the lower the better. <em>val</em> and <em>test</em> are of the best epoch, at the "
@@ -134,20 +122,20 @@ def _comparison(rows: list[Row], streams: int) -> _Section:
         f"The text was scored in {streams} stretches side by side, each without what stands before it; "
         "<code>bayesrnn compare</code> carries the state through, and is a little lower."
     )
-    return _section("comparison", "Comparison", f"<p>{note}</p>{_table(headings, cells)}")
+    return Section("comparison", "Comparison", f"<p>{note}</p>{table(headings, cells)}")
 
 
-def _learning(examined: Sequence[Subject]) -> _Section:
+def _learning(examined: Sequence[Subject]) -> Section:
     curves = {s.name: s.run.read_metrics("epoch") for s in examined if isinstance(s.run, Run)}
     figure = figures.learning_curves(curves)
-    return _section(
+    return Section(
         "learning",
         "Learning curves",
-        _row([_figure(figure, "learning", "Perplexity by epoch, validation and training")]),
+        side_by_side([picture(figure, "learning", "Perplexity by epoch, validation and training")]),
     )
 
 
-def _uncertainty(gaps, options: Options) -> _Section:
+def _uncertainty(gaps, options: Options) -> Section:
     most = {gap.model: max(g.samples for g in gaps if g.model == gap.model) for gap in gaps}
     headings = [
         "text",
@@ -179,16 +167,16 @@ def _uncertainty(gaps, options: Options) -> _Section:
         f"{options.window} foreign words shows a higher value than one of true words: 0.5 is guessing."
     )
     pictures = [
-        _figure(
+        picture(
             figures.entropy_gap(gaps), "gap", "Entropy gap of reversed text by number of samples"
         ),
-        _figure(figures.told_apart(gaps), "apart", "AUROC by text and run"),
+        picture(figures.told_apart(gaps), "apart", "AUROC by text and run"),
     ]
-    more = f"<details><summary>All figures</summary>{_table(headings, cells)}</details>"
-    return _section("uncertainty", "Uncertainty", f"<p>{note}</p>{_row(pictures)}{more}")
+    more = f"<details><summary>All figures</summary>{table(headings, cells)}</details>"
+    return Section("uncertainty", "Uncertainty", f"<p>{note}</p>{side_by_side(pictures)}{more}")
 
 
-def _calibration(rows: list[CalibrationRow]) -> _Section:
+def _calibration(rows: list[CalibrationRow]) -> Section:
     headings = ["run", "samples", "nats/word", "accuracy", "confidence", "ECE", "Brier"]
     cells = [
         [
@@ -207,17 +195,19 @@ def _calibration(rows: list[CalibrationRow]) -> _Section:
         "the dotted line a model is too modest, below it too sure. ECE is the mean distance from that line."
     )
     pictures = [
-        _figure(figures.reliability(rows), "reliability", "Accuracy by confidence"),
-        _figure(figures.nats_by_confidence(rows), "nats", "Mean -log p by confidence"),
+        picture(figures.reliability(rows), "reliability", "Accuracy by confidence"),
+        picture(figures.nats_by_confidence(rows), "nats", "Mean -log p by confidence"),
     ]
-    return _section(
-        "calibration", "Calibration", f"<p>{note}</p>{_row(pictures)}{_table(headings, cells)}"
+    return Section(
+        "calibration",
+        "Calibration",
+        f"<p>{note}</p>{side_by_side(pictures)}{table(headings, cells)}",
     )
 
 
 def _posterior(
     subject: Subject, examined: Sequence[Subject], options: Options, cache: Path, told: _Told
-) -> _Section:
+) -> Section:
     """Pruning and the weights of one run."""
     assert isinstance(subject.run, Run)
     assert isinstance(subject.learner, PosteriorLearner)
@@ -236,10 +226,10 @@ def _posterior(
     told.now(f"{subject.name}: information in the weights")
     layers = weights_by_layer(subject.learner.posterior)
     key = f"p{examined.index(subject)}"
-    return _section(
+    return Section(
         f"posterior-{key}",
         f"The posterior of {subject.name}",
-        _pruning(study, key) + _weights(layers, key),
+        _pruning(study, key) + weight_pictures(layers, key),
     )
 
 
@@ -257,22 +247,23 @@ def _pruning(study: PruningStudy, key: str) -> str:
         "weight that stays; a white line across is a unit that hears nothing through that gate."
     )
     pictures = [
-        _figure(
+        picture(
             figures.pruning_curve(study.curves, study.drop, study.split),
             f"{key}-prune",
             "Perplexity by share of weights dropped",
         )
     ]
-    patterns = _figure(
+    patterns = picture(
         figures.pruning_patterns(study.order.kept(study.drop)),
         f"{key}-patterns",
         "Weights kept in each gate of each layer",
         wide=True,
     )
-    return f"<h3>Pruning</h3><p>{note}</p>{_row(pictures)}{patterns}"
+    return f"<h3>Pruning</h3><p>{note}</p>{side_by_side(pictures)}{patterns}"
 
 
-def _weights(layers: dict[str, LayerWeights], key: str) -> str:
+def weight_pictures(layers: dict[str, LayerWeights], key: str) -> str:
+    """The distributions of a posterior's weights by layer, and the information in them."""
     known = {
         n: (layer.bits, layer.weights) for n, layer in layers.items() if layer.bits is not None
     }
@@ -293,19 +284,19 @@ def _weights(layers: dict[str, LayerWeights], key: str) -> str:
         ("snr", "signal to noise, |mu| / sigma", ratio, True),
     ]
     drawn = [
-        _figure(
+        picture(
             figures.distribution(data, label, log=log), f"{key}-{name}", f"Distribution of {label}"
         )
         for name, label, data, log in pictures
     ]
     if known:
         drawn.append(
-            _figure(figures.information(known), f"{key}-bits", "Information by layer in bits")
+            picture(figures.information(known), f"{key}-bits", "Information by layer in bits")
         )
-    return f"<h3>Weights</h3><p>{note}</p>{_row(drawn)}"
+    return f"<h3>Weights</h3><p>{note}</p>{side_by_side(drawn)}"
 
 
-def _excerpts(examined: Sequence[Subject], options: Options) -> _Section:
+def _excerpts(examined: Sequence[Subject], options: Options) -> Section:
     """The same first words of the test text, as each run sees them."""
     parts = [
         "<p>The beginning of the test text. The stronger a word&rsquo;s ground, the more the samples of "
@@ -332,7 +323,7 @@ def _excerpts(examined: Sequence[Subject], options: Options) -> _Section:
         parts.append(
             f"<h3>{html.escape(subject.name)}</h3><p class='text'>{_coloured(scored, signal)}</p>"
         )
-    return _section("text", "Text, coloured by uncertainty", "".join(parts))
+    return Section("text", "Text, coloured by uncertainty", "".join(parts))
 
 
 def _coloured(words: Sequence[ScoredWord], signal: str) -> str:
@@ -352,68 +343,3 @@ def _coloured(words: Sequence[ScoredWord], signal: str) -> str:
             f"<span{surprise} style='--u:{strength:.2f}' title='{title}'>{html.escape(word.word)}</span>"
         )
     return " ".join(spans)
-
-
-def _configs(runs: Sequence[Run]) -> _Section:
-    parts = [
-        f"<details><summary>{html.escape(str(run.folder))}</summary>"
-        f"<pre>{html.escape(run.config.to_toml())}</pre></details>"
-        for run in runs
-    ]
-    return _section("config", "Settings", "".join(parts))
-
-
-# ---------------------------------------------------------------------- the pieces of HTML
-
-
-def _style() -> str:
-    return resources.files("bayesrnn.report").joinpath("page.css").read_text("utf-8")
-
-
-def _section(name: str, title: str, body: str) -> _Section:
-    title = html.escape(title)
-    return _Section(name, title, f'<section id="{name}"><h2>{title}</h2>{body}</section>')
-
-
-def _contents(sections: Sequence[_Section]) -> str:
-    return " · ".join(f'<a href="#{section.name}">{section.title}</a>' for section in sections)
-
-
-def _figure(figure, name: str, description: str, *, wide: bool = False) -> str:
-    svg = figures.inline_svg(figure, name, html.escape(description, quote=True))
-    kind = " class='wide'" if wide else ""
-    return f"<figure{kind}>{svg}</figure>"
-
-
-def _row(pictures: Sequence[str]) -> str:
-    return f"<div class='row'>{''.join(pictures)}</div>"
-
-
-def _table(headings: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
-    out = io.StringIO()
-    out.write("<div class='scroll'><table><thead><tr>")
-    out.writelines(f"<th>{html.escape(heading)}</th>" for heading in headings)
-    out.write("</tr></thead><tbody>")
-    for row in cells:
-        out.write("<tr>")
-        out.writelines(f"<td>{html.escape(cell)}</td>" for cell in row)
-        out.write("</tr>")
-    out.write("</tbody></table></div>")
-    return out.getvalue()
-
-
-_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>{style}</style>
-</head>
-<body>
-<h1>{title}</h1>
-<nav>{contents}</nav>
-{body}
-</body>
-</html>
-"""

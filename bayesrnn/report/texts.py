@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from torch import Tensor
@@ -9,10 +10,19 @@ from torch import Tensor
 from bayesrnn.data.corpus import load_split
 from bayesrnn.data.sources import find_source
 from bayesrnn.training.exported import Exported
-from bayesrnn.training.run import Run
+from bayesrnn.training.run import Run, RunFolder
 
 
-def name_of(run: Run | Exported) -> str:
+def labels(runs: Sequence[RunFolder | Exported]) -> list[str]:
+    """What runs are called beside each other: by name, or by the whole path where names are the same."""
+    names = [name_of(run) for run in runs]
+    return [
+        name if names.count(name) == 1 else str(run.folder)
+        for run, name in zip(runs, names, strict=True)
+    ]
+
+
+def name_of(run: RunFolder | Exported) -> str:
     """What a run is called in tables and pictures: the last part of its path."""
     name = run.folder.name
     return name if name not in ("", "..") else run.folder.resolve().name

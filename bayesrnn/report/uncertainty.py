@@ -23,7 +23,7 @@ from bayesrnn.evaluation.uncertainty import (
 )
 from bayesrnn.methods import LangevinLearner, Learner
 from bayesrnn.report.table import text_table
-from bayesrnn.report.texts import name_of, share_known, tokens_of
+from bayesrnn.report.texts import labels, share_known, tokens_of
 from bayesrnn.training.exported import Exported
 from bayesrnn.training.run import Run
 
@@ -52,11 +52,9 @@ def subjects(
     """Each run with its split of its text, or of `data`; `words` of it, or all with 0."""
     if words < 0:
         raise ValueError(f"words = {words} must be 0, for all, or more.")
-    names = [name_of(run) for run in runs]
     found = []
-    for run, name in zip(runs, names, strict=True):
+    for run, label in zip(runs, labels(runs), strict=True):
         tokens = tokens_of(run, split, data, cache)
-        label = name if names.count(name) == 1 else str(run.folder)
         found.append(
             Subject(label, run, run.load_learner(), tokens[: words + 1] if words else tokens)
         )

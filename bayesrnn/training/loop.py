@@ -15,7 +15,7 @@ from bayesrnn.gradients import total_norm
 from bayesrnn.methods import SharpenedLearner
 from bayesrnn.storage import load_tensors, save_tensors
 from bayesrnn.training import Diverged
-from bayesrnn.training.run import Run
+from bayesrnn.training.run import RunFolder
 from bayesrnn.training.task import Minibatch, Task
 
 STEPS_BETWEEN_METRICS = 100
@@ -41,9 +41,9 @@ class _Position:
     epoch: int = 0
     cut: int = 0
     nats: float = 0.0  # of the epoch so far, at the scale of the loss
-    steps: int = 0  # units of the minibatches of the epoch so far
+    steps: float = 0  # units of the minibatches of the epoch so far
     recent_nats: float = 0.0  # since the last line of metrics
-    recent_steps: int = 0
+    recent_steps: float = 0
     kl_theta: float = 0.0  # of the epoch so far, in nats
     best: float = math.inf
     best_epoch: int = 0
@@ -52,7 +52,7 @@ class _Position:
 class Trainer:
     """Trains a run. Iterate over `run()`; set `stop` to end after the current step with a checkpoint."""
 
-    def __init__(self, run: Run, task: Task, *, checkpoint_minutes: float = 10.0) -> None:
+    def __init__(self, run: RunFolder, task: Task, *, checkpoint_minutes: float = 10.0) -> None:
         config = run.config
         self.run_folder = run
         self.config = config
@@ -269,8 +269,10 @@ class Trainer:
         self.learner.load_state_dict(_part("learner.", tensors))
         self.noise.set_state(tensors["rng.noise"])
         self._dropout_rng = tensors["rng.dropout"]
-        self.task.carry(_part("state.", tensors))
         self._at = _Position(**header["position"])
+        if self._at.cut:
+            self.task.begin_epoch(self._at.epoch)
+        self.task.carry(_part("state.", tensors))
         self.run_folder.truncate_metrics(header["metrics_size"])
 
 

@@ -13,50 +13,28 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bayesrnn.config import Config
+from bayesrnn.config import Config, MnistConfig, Settings
 from bayesrnn.data.corpus import Vocabulary
-from bayesrnn.methods import Learner, make_learner
+from bayesrnn.data.digits import CLASSES
+from bayesrnn.methods import Learner, make_classifier, make_learner
 from bayesrnn.storage import load_tensors, save_tensors, write_atomically
 
 
 @dataclass(frozen=True)
-class Run:
-    """A folder with a config and a vocabulary; the other files come as training goes on."""
+class RunFolder:
+    """A folder with a config; the other files come as training goes on."""
 
     folder: Path
-    config: Config
-    vocabulary: Vocabulary
+    config: Settings
 
-    @classmethod
-    def create(cls, folder: Path, config: Config, vocabulary: Vocabulary) -> Run:
-        """Begin a run in a folder that is new or empty."""
-        if folder.exists() and not (folder.is_dir() and _holds_nothing(folder)):
-            raise ValueError(
-                f"{folder} exists already; continue it with --resume, or name another with --run."
-            )
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            _write_text(folder / "vocabulary.txt", vocabulary.text())
-            run = cls(folder, config, vocabulary)
-            run.write_config()  # last: it makes the folder a run
-        except OSError as error:
-            raise ValueError(f"cannot write to {folder}: {error.strerror}.") from None
-        return run
-
-    @classmethod
-    def open(cls, folder: Path) -> Run:
-        """A run that exists."""
-        if not (folder / "config.toml").is_file():
-            what = (
-                "holds no run (it has no config.toml)" if folder.is_dir() else "no such run folder"
-            )
-            raise ValueError(f"{folder}: {what}.")
-        config = Config.from_toml(folder / "config.toml")
-        return cls(folder, config, Vocabulary.read(folder / "vocabulary.txt"))
+    def new_learner(self) -> Learner:
+        """The run's model and method, at their start."""
+        raise NotImplementedError
 
     @property
     def checkpoint(self) -> Path:
@@ -76,10 +54,6 @@ class Run:
 
     def write_config(self) -> None:
         _write_text(self.folder / "config.toml", self.config.to_toml())
-
-    def new_learner(self) -> Learner:
-        """The run's model and method, at their start."""
-        return make_learner(self.config, len(self.vocabulary))
 
     def load_learner(self) -> Learner:
         """The run's model and method, with the best weights so far."""
@@ -124,6 +98,103 @@ class Run:
                 f"{self.metrics} is shorter than at the last checkpoint; restore it, or start anew."
             )
         os.truncate(self.metrics, size)
+
+
+@dataclass(frozen=True)
+class Run(RunFolder):
+    """A language model's run: beside the config it has a vocabulary."""
+
+    config: Config
+    vocabulary: Vocabulary
+
+    @classmethod
+    def create(cls, folder: Path, config: Config, vocabulary: Vocabulary) -> Run:
+        """Begin a run in a folder that is new or empty."""
+        run = cls(folder, config, vocabulary)
+        _create(run, {"vocabulary.txt": vocabulary.text()})
+        return run
+
+    @classmethod
+    def open(cls, folder: Path) -> Run:
+        """A run that exists."""
+        config = read_config(folder)
+        if not isinstance(config, Config):
+            raise ValueError(
+                f"{folder} is a run of `bayesrnn {config.TASK}`; this needs one of a language model."
+            )
+        return cls(folder, config, Vocabulary.read(folder / "vocabulary.txt"))
+
+    def new_learner(self) -> Learner:
+        return make_learner(self.config, len(self.vocabulary))
+
+
+@dataclass(frozen=True)
+class DigitsRun(RunFolder):
+    """A run of a classifier of digits."""
+
+    config: MnistConfig
+
+    @classmethod
+    def create(cls, folder: Path, config: MnistConfig) -> DigitsRun:
+        run = cls(folder, config)
+        _create(run, {})
+        return run
+
+    @classmethod
+    def open(cls, folder: Path) -> DigitsRun:
+        """A run that exists."""
+        config = read_config(folder)
+        if not isinstance(config, MnistConfig):
+            raise ValueError(
+                f"{folder} is a run of a language model; this needs one of `bayesrnn mnist`."
+            )
+        return cls(folder, config)
+
+    def new_learner(self) -> Learner:
+        return make_classifier(self.config, self.config.pixels, CLASSES)
+
+
+def open_any(folder: Path) -> Run | DigitsRun:
+    """A run of whichever kind it is."""
+    kind = DigitsRun if isinstance(read_config(folder), MnistConfig) else Run
+    return kind.open(folder)
+
+
+def same_kind(folders: Iterable[Path]) -> tuple[list[Run], list[DigitsRun]]:
+    """The runs in these folders, which must all be of language models or all of digits; one list is empty."""
+    runs = [open_any(folder) for folder in folders]
+    languages = [run for run in runs if isinstance(run, Run)]
+    digits = [run for run in runs if isinstance(run, DigitsRun)]
+    if languages and digits:
+        raise ValueError(
+            f"{languages[0].folder} is of a language model, {digits[0].folder} of digits; name runs of one "
+            "kind."
+        )
+    return languages, digits
+
+
+def read_config(folder: Path) -> Settings:
+    """The settings of the run in a folder."""
+    if not (folder / "config.toml").is_file():
+        what = "holds no run (it has no config.toml)" if folder.is_dir() else "no such run folder"
+        raise ValueError(f"{folder}: {what}.")
+    return Settings.from_toml(folder / "config.toml")
+
+
+def _create(run: RunFolder, files: dict[str, str]) -> None:
+    """Write a run's first files; the config last, which makes the folder a run."""
+    folder = run.folder
+    if folder.exists() and not (folder.is_dir() and _holds_nothing(folder)):
+        raise ValueError(
+            f"{folder} exists already; continue it with --resume, or name another with --run."
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            _write_text(folder / name, text)
+        run.write_config()
+    except OSError as error:
+        raise ValueError(f"cannot write to {folder}: {error.strerror}.") from None
 
 
 def _append(path: Path, values: dict[str, Any]) -> None:

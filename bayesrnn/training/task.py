@@ -8,10 +8,14 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from torch import Generator, Tensor
+from torch.nn import functional as F
 
-from bayesrnn.config import Config
+from bayesrnn.config import Config, MnistConfig
 from bayesrnn.data.corpus import Corpus
 from bayesrnn.data.cuts import Cuts
+from bayesrnn.data.digits import CLASSES, Digits
+from bayesrnn.data.minibatches import Minibatches
+from bayesrnn.evaluation.classification import classify
 from bayesrnn.evaluation.perplexity import perplexity
 from bayesrnn.methods import Learner
 
@@ -24,7 +28,7 @@ class Minibatch:
 
     loss: float
     """Nats, at the scale of the gradients."""
-    units: int
+    units: float
     """loss / units is nats per item."""
     items: int
     """Words or examples in it."""
@@ -115,3 +119,52 @@ class LanguageTask:
     def validate(self, learner: Learner) -> tuple[float, dict[str, float]]:
         measured = perplexity(learner, self.valid, streams=VALIDATION_STREAMS)
         return measured.nats / measured.words, {"valid_perplexity": measured.value}
+
+
+class DigitsTask:
+    """The class of a picture, in shuffled minibatches."""
+
+    item = "example"
+    goal = "valid_error"
+
+    def __init__(self, config: MnistConfig, digits: Digits) -> None:
+        self.minibatches = Minibatches(
+            digits.train.x,
+            digits.train.y,
+            batch_size=config.batch_size,
+            weighting=config.kl_weighting,  # pyright: ignore[reportArgumentType]
+            seed=config.seed,
+        )
+        self.valid = digits.valid
+        self.size = self.items = len(digits.train)
+        self.hopeless = 10 * math.log(CLASSES)
+
+    def __len__(self) -> int:
+        return len(self.minibatches)
+
+    def begin_epoch(self, epoch: int) -> None:
+        self.minibatches.begin(epoch)
+
+    def backward(self, learner: Learner, index: int, generator: Generator) -> Minibatch:
+        minibatches, model = self.minibatches, learner.model
+        x, y = minibatches[index]
+
+        def closure() -> Tensor:
+            return F.cross_entropy(model(x), y, reduction="sum") * minibatches.loss_scale
+
+        weight = minibatches.kl_weight
+        loss = learner.backward(closure, kl_weight=weight, generator=generator)
+        return Minibatch(loss.item(), len(x) / minibatches.batch_size, len(x), weight)
+
+    def carried(self) -> dict[str, Tensor]:
+        return {}
+
+    def carry(self, tensors: Mapping[str, Tensor]) -> None:
+        pass
+
+    def training_metrics(self, nats: float) -> dict[str, Any]:
+        return {"train_nats": nats}
+
+    def validate(self, learner: Learner) -> tuple[float, dict[str, float]]:
+        found = classify(learner.model, learner.resting(), self.valid.x, self.valid.y)
+        return found.nats, {"valid_error": found.error, "valid_nats": found.nats}

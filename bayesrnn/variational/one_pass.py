@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-LONG = 1_000_000
+LONG = 250_000
 """Weights from which on compiling pays; it takes some ten seconds, the first time on a machine."""
 STRETCH = 1 << 16
 """Weights of a stretch: what a formula needs of them at once fits a second-level cache."""

@@ -1,0 +1,89 @@
+"""Independent examples in shuffled minibatches, each with its share of the KL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+Weighting = Literal["uniform", "geometric"]
+
+
+class Minibatches:
+    """Examples (x, y) in a new random order each pass.
+
+        for x, y in minibatches:
+            with posterior.sample() as draw:
+                loss = F.cross_entropy(model(x), y, reduction="sum") * minibatches.loss_scale
+                loss.backward()
+            posterior.accumulate_grad(draw, kl_weight=minibatches.kl_weight)
+
+    The shares pi_i of the KL add up to one over a pass of M minibatches: uniform, pi_i = 1/M, or
+    geometric, pi_i = 2^(M-i) / (2^M - 1), by which the first minibatches follow the prior and the last
+    the data (Blundell et al., 2015, sec. 3.4). The last minibatch may be smaller.
+    """
+
+    def __init__(
+        self,
+        x: Tensor,
+        y: Tensor,
+        *,
+        batch_size: int,
+        weighting: Weighting = "uniform",
+        seed: int = 0,
+    ) -> None:
+        if len(x) != len(y):
+            raise ValueError(f"{len(x)} inputs but {len(y)} targets.")
+        if not len(x):
+            raise ValueError("there are no examples.")
+        if not isinstance(batch_size, int) or batch_size < 1:
+            raise ValueError(f"batch_size={batch_size!r} must be a whole number, at least 1.")
+        if weighting not in get_args(Weighting):
+            raise ValueError(f"weighting={weighting!r}; use {' or '.join(get_args(Weighting))}.")
+        self.x, self.y = x, y
+        self.batch_size = batch_size
+        self.weighting = weighting
+        self.seed = seed
+        self._index = 0
+        self.begin(0)
+        self._passes = 0  # the first pass is still to come
+
+    def __len__(self) -> int:
+        """M, the number of minibatches in one pass."""
+        return -(-len(self.x) // self.batch_size)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        self.begin(self._passes)
+        for index in range(len(self)):
+            yield self[index]
+
+    def begin(self, number: int) -> None:
+        """Shuffle for the pass of this number: the same order each time it is asked for."""
+        generator = torch.Generator().manual_seed(self.seed + 1_000_003 * number)
+        self._order = torch.randperm(len(self.x), generator=generator)
+        self._passes = number + 1
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        if not 0 <= index < len(self):
+            raise IndexError(f"minibatch {index} of {len(self)}")
+        self._index = index
+        chosen = self._order[index * self.batch_size : (index + 1) * self.batch_size]
+        return self.x[chosen], self.y[chosen]
+
+    @property
+    def loss_scale(self) -> float:
+        """1/N for minibatches of N: what one nat adds to a loss summed over examples and divided by N."""
+        return 1 / self.batch_size
+
+    @property
+    def kl_weight(self) -> float:
+        """pi_i / N of the minibatch that was given last: its share of the KL beside a loss of that scale."""
+        return self.share(self._index) * self.loss_scale
+
+    def share(self, index: int) -> float:
+        """pi_i, the first minibatch being 0."""
+        if self.weighting == "uniform":
+            return 1 / len(self)
+        return 2.0 ** -(index + 1) / (1 - 2.0 ** -len(self))

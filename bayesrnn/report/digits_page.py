@@ -1,0 +1,159 @@
+"""The report of runs on digits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import Any
+
+from bayesrnn.methods import PosteriorLearner
+from bayesrnn.report import figures
+from bayesrnn.report.digits import (
+    DigitsSubject,
+    calibration_of_digits,
+    compare_digits,
+    digits_table,
+    pruned_errors,
+    rotations,
+)
+from bayesrnn.report.html import Section, document, picture, settings, side_by_side, table
+from bayesrnn.report.page import weight_pictures
+from bayesrnn.report.weights import weights_by_layer
+
+
+def make_digits_page(subjects: Sequence[DigitsSubject], progress: Callable[[str], None]) -> str:
+    """Do the work, and write the page. `progress` is told what is being done."""
+    rows = compare_digits(subjects, progress)
+    body = [
+        Section(
+            "comparison",
+            "Comparison",
+            "<p>Errors of the best epoch, at the weights at rest (a posterior&rsquo;s mean) and averaged "
+            f"over samples of the weights (MC).</p>{table(*digits_table(rows))}",
+        ),
+        _learning(subjects),
+        _calibration(subjects, progress),
+        _rotation(subjects, progress),
+    ]
+    if pruned := _pruning(subjects, progress):
+        body.append(pruned)
+    for index, subject in enumerate(subjects):
+        if isinstance(subject.learner, PosteriorLearner):
+            progress(f"{subject.name}: information in the weights")
+            layers = weights_by_layer(subject.learner.posterior)
+            body.append(
+                Section(
+                    f"posterior-{index}",
+                    f"The posterior of {subject.name}",
+                    weight_pictures(layers, f"d{index}"),
+                )
+            )
+    body.append(settings([subject.run for subject in subjects]))
+    return document("bayesrnn: " + ", ".join(subject.name for subject in subjects), body)
+
+
+def _learning(subjects: Sequence[DigitsSubject]) -> Section:
+    lines = {subject.name: _epochs(subject) for subject in subjects}
+    error = {"valid": "valid_error", "train": None, "label": "validation error (%)", "scale": 100.0}
+    energy = {"valid": "free_energy", "train": None, "label": "free energy (nats/example)"}
+    pictures = [
+        picture(figures.learning_curves(lines, **error), "error", "Validation error by epoch"),
+        picture(
+            figures.learning_curves(lines, x="seconds of training", **error),
+            "error-time",
+            "Validation error by seconds",
+        ),
+    ]
+    bayesian = {name: values for name, values in lines.items() if values and _has_kl(values)}
+    if bayesian:
+        pictures += [
+            picture(figures.learning_curves(bayesian, **energy), "energy", "Free energy by epoch"),
+            picture(
+                figures.learning_curves(bayesian, x="seconds of training", **energy),
+                "energy-time",
+                "Free energy by seconds",
+            ),
+        ]
+    note = (
+        "<p>The free energy is what training lowers: nats per training example, the KL&rsquo;s share, and "
+        "for sharpening its own.</p>"
+    )
+    return Section("learning", "Learning curves", note + side_by_side(pictures))
+
+
+def _epochs(subject: DigitsSubject) -> list[dict[str, Any]]:
+    """Each epoch's metrics, with the seconds of training so far and the free energy."""
+    seconds = list(accumulate(line["seconds"] for line in subject.run.read_timing()))
+    found = []
+    for line, clock in zip(subject.run.read_metrics("epoch"), seconds, strict=False):
+        kl = line["kl_per_example"]
+        own = (
+            {}
+            if kl is None
+            else {"free_energy": line["train_nats"] + kl + line["kl_theta_per_example"]}
+        )
+        found.append({**line, **own, "seconds": clock})
+    return found
+
+
+def _has_kl(lines: list[dict[str, Any]]) -> bool:
+    return "free_energy" in lines[-1]
+
+
+def _calibration(subjects: Sequence[DigitsSubject], progress: Callable[[str], None]) -> Section:
+    rows = []
+    for subject in subjects:
+        progress(f"{subject.name}, calibration")
+        rows += calibration_of_digits(subject)
+    headings = ["run", "samples", "nats", "error", "ECE", "Brier"]
+    cells = [
+        [
+            row.run,
+            str(row.samples) if row.samples else "at rest",
+            f"{row.calibration.nats:.4f}",
+            f"{1 - row.calibration.accuracy:.2%}",
+            f"{row.calibration.calibration_error:.2%}",
+            f"{row.calibration.brier:.4f}",
+        ]
+        for row in rows
+    ]
+    pictures = [
+        picture(figures.reliability(rows, "class"), "reliability", "Accuracy by confidence"),
+        picture(figures.nats_by_confidence(rows, "class"), "nats", "Mean -log p by confidence"),
+    ]
+    return Section("calibration", "Calibration", side_by_side(pictures) + table(headings, cells))
+
+
+def _rotation(subjects: Sequence[DigitsSubject], progress: Callable[[str], None]) -> Section:
+    found = []
+    for subject in subjects:
+        progress(f"{subject.name}, rotated digits")
+        found += rotations(subject)
+    named = {f"{r.model}, {f'{r.samples} samples' if r.samples else 'at rest'}": r for r in found}
+    entropy = {name: r.entropy for name, r in named.items()}
+    error = {name: {a: 100 * e for a, e in r.error.items()} for name, r in named.items()}
+    note = (
+        "<p>Test digits turned around: the further, the less they look like anything learnt. A model that "
+        "knows what it does not know grows less sure as it grows worse.</p>"
+    )
+    pictures = [
+        picture(figures.by_angle(entropy, "mean entropy (nats)"), "turned", "Entropy by angle"),
+        picture(figures.by_angle(error, "error (%)"), "turned-error", "Error by angle"),
+    ]
+    return Section("rotation", "Rotated digits", note + side_by_side(pictures))
+
+
+def _pruning(subjects: Sequence[DigitsSubject], progress: Callable[[str], None]) -> Section | None:
+    curves = {}
+    for subject in subjects:
+        if (errors := pruned_errors(subject)) is not None:
+            progress(f"{subject.name}, pruning")
+            curves[subject.name] = errors
+    if not curves:
+        return None
+    drops = next(iter(curves.values()))
+    headings = ["run", *(f"{drop:.0%} dropped" for drop in drops)]
+    cells = [[name, *(f"{e:.2%}" for e in errors.values())] for name, errors in curves.items()]
+    figure = picture(figures.pruned_errors(curves), "pruned", "Test error by share dropped")
+    note = "<p>Test error with weights set to zero in the order of |&mu;|/&sigma;.</p>"
+    return Section("pruning", "Pruning", note + side_by_side([figure]) + table(headings, cells))

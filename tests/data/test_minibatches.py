@@ -1,0 +1,67 @@
+"""Shuffled minibatches: every example once a pass, and the KL paid once."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from bayesrnn.data.minibatches import Minibatches
+
+
+def _minibatches(count: int = 103, **options) -> Minibatches:
+    x = torch.arange(count, dtype=torch.float32)
+    return Minibatches(x, x.long(), batch_size=10, **options)
+
+
+def test_every_example_once_a_pass_in_another_order_each_time():
+    minibatches = _minibatches()
+    orders = [[int(v) for x, _ in minibatches for v in x] for _ in range(3)]
+    assert all(sorted(order) == list(range(103)) for order in orders)
+    assert orders[0] != orders[1] != orders[2]
+    again = _minibatches()
+    assert [int(v) for x, _ in again for v in x] == orders[0]
+    again.begin(2)
+    assert [int(v) for i in range(len(again)) for v in again[i][1]] == orders[2]
+    assert [int(v) for x, _ in _minibatches(seed=1) for v in x] != orders[0]
+    for x, y in minibatches:
+        assert torch.equal(x.long(), y)
+
+
+@pytest.mark.parametrize("count", [1, 9, 103, 60_000])
+def test_uniform_shares_add_up_to_one(count):
+    minibatches = _minibatches(count)
+    shares = [minibatches.share(index) for index in range(len(minibatches))]
+    assert math.fsum(shares) == pytest.approx(1, rel=1e-12)
+    assert len(set(shares)) == 1
+
+
+@pytest.mark.parametrize("count", [1, 9, 25, 103, 60_000])
+def test_geometric_shares_are_blundells(count):
+    minibatches = _minibatches(count, weighting="geometric")
+    batches = len(minibatches)
+    shares = [minibatches.share(index) for index in range(batches)]
+    assert math.fsum(shares) == pytest.approx(1, rel=1e-12)
+    if batches < 60:
+        expected = [2 ** (batches - i) / (2**batches - 1) for i in range(1, batches + 1)]
+        assert shares == pytest.approx(expected, rel=1e-12)
+    assert shares[0] >= 0.5
+
+
+def test_the_weight_is_that_of_the_minibatch_given_last():
+    minibatches = _minibatches(weighting="geometric")
+    for index, _ in enumerate(minibatches):
+        assert minibatches.kl_weight == minibatches.share(index) / 10
+
+
+def test_bad_input():
+    x = torch.zeros(5)
+    for arguments, options, message in [
+        ((x, x[:3]), {"batch_size": 2}, "5 inputs but 3 targets"),
+        ((x[:0], x[:0]), {"batch_size": 2}, "no examples"),
+        ((x, x), {"batch_size": 0}, "batch_size=0"),
+        ((x, x), {"batch_size": 2, "weighting": "linear"}, "weighting='linear'"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            Minibatches(*arguments, **options)
