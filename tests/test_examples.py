@@ -10,8 +10,8 @@ from pathlib import Path
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
-def _run(*arguments: str, cwd: Path) -> str:
-    command = [sys.executable, "-W", "error", *arguments]
+def _run(*arguments: str, cwd: Path, warnings: str = "error") -> str:
+    command = [sys.executable, "-W", warnings, *arguments]
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -32,6 +32,15 @@ def test_characters_runs(tmp_path):
     output = _run(str(EXAMPLES / "characters.py"), "--passes", "1", "--size", "9000", cwd=tmp_path)
     assert "Bayesian LSTM" in output
     assert "bits per character" in output
+
+
+def test_models_of_others_enter_the_benchmark(tmp_path):
+    arguments = ["uncertainty.py", "--steps", "5", "--words", "800"]
+    arguments[0] = str(EXAMPLES / arguments[0])
+    output = _run(*arguments, cwd=tmp_path, warnings="default")  # transformers' imports warn
+    rows = {tuple(line.split()[:2]): line.split() for line in output.splitlines()}
+    assert float(rows["reversed", "trigram"][-1]) > 0.7  # told apart by -log p
+    assert ("shuffled", "transformer") in rows
 
 
 def test_every_example_has_a_test():
