@@ -39,6 +39,8 @@ class Settings:
     """Factor on the learning rate each epoch after lr_hold."""
     lr_hold: int = 1000
     """Epochs at the full learning rate."""
+    optimizer: str = "sgd"
+    """sgd, or adam, which moves sigma as fast as mu."""
     clip: float = 5.0
     """Longest gradient, over all trained parameters."""
     patience: int = 0
@@ -72,6 +74,7 @@ class Settings:
     CHOICES: ClassVar[dict[str, tuple[str, ...]]] = {
         "prior": ("mixture", "row-mixture", "normal", "empirical"),
         "kl_gradient": ("sampled", "expected"),
+        "optimizer": ("sgd", "adam"),
     }
     AT_LEAST_1: ClassVar[tuple[str, ...]] = ("epochs", "batch_size")
     ABOVE_0: ClassVar[tuple[str, ...]] = ("lr", "lr_decay", "clip", "sigma0")
@@ -233,6 +236,14 @@ class MnistConfig(Settings):
     pi: float = 0.5
     log_sigma1: float = -1.0
     log_sigma2: float = -6.0
+
+    @classmethod
+    def for_method(cls, method: str) -> MnistConfig:
+        """The defaults for a method: a posterior needs Adam, or its sigma would hardly move."""
+        _check_choice("method", method, cls.CHOICES["method"])
+        if method in ("bbb", "sharpened"):
+            return cls(method=method, optimizer="adam", lr=1e-3)
+        return cls(method=method)
 
     TASK: ClassVar[str] = "mnist"
     CHOICES: ClassVar[dict[str, tuple[str, ...]]] = {

@@ -14,15 +14,20 @@ import multiprocessing
 import re
 import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from training_step import BATCH, UNROLL, VOCABULARY, contender
 
 from bayesrnn.config import preset
+from bayesrnn.evaluation.beliefs import models_of
 from bayesrnn.evaluation.perplexity import perplexity
-from bayesrnn.methods import make_learner
+from bayesrnn.evaluation.uncertainty import measure
+from bayesrnn.methods import Learner, make_learner
 from bayesrnn.report.table import markdown_table
+
+STREAMS = 10
 
 
 def evaluation_table(hidden: int, samples: list[int], words: int, rounds: int) -> str:
@@ -30,13 +35,22 @@ def evaluation_table(hidden: int, samples: list[int], words: int, rounds: int) -
     plain = make_learner(preset(size, "lstm", hidden=hidden), VOCABULARY)
     bayes = make_learner(preset(size, "bbb", hidden=hidden), VOCABULARY)
     tokens = torch.randint(0, VOCABULARY, (words + 1,), dtype=torch.int32)
-    ways = {"plain LSTM": (plain, 0), "bbb, mean": (bayes, 0)}
-    ways |= {f"bbb, {count} samples": (bayes, count) for count in samples}
+
+    def score(learner: Learner, count: int) -> Callable[[], object]:
+        return lambda: perplexity(learner, tokens, streams=STREAMS, samples=count)
+
+    def doubt(learner: Learner, count: int) -> Callable[[], object]:
+        return lambda: measure(models_of(learner, count), tokens, VOCABULARY, streams=STREAMS)
+
+    ways = {"plain LSTM": score(plain, 0), "bbb, mean": score(bayes, 0)}
+    ways |= {f"bbb, {count} samples": score(bayes, count) for count in samples}
+    ways["uncertainty of bbb, mean"] = doubt(bayes, 0)
+    ways |= {f"uncertainty of bbb, {count} samples": doubt(bayes, count) for count in samples}
     seconds: dict[str, list[float]] = {way: [] for way in ways}
     for number in range(rounds + 1):
-        for way, (learner, count) in ways.items():
+        for way, run in ways.items():
             start = time.perf_counter()
-            perplexity(learner, tokens, streams=10, samples=count)
+            run()
             if number:  # the first round compiles
                 seconds[way].append(time.perf_counter() - start)
     rows = []

@@ -31,7 +31,7 @@ class Mnist:
 
     @staticmethod
     def defaults(arguments: list[str]) -> Mnist:
-        """The defaults of all options: the resumed run's, if there is one."""
+        """The defaults of all options: the resumed run's, or those of the method named."""
         from bayesrnn.cli.train import option_value
 
         folder = option_value(arguments, "--run")
@@ -39,7 +39,7 @@ class Mnist:
             from bayesrnn.training.run import DigitsRun
 
             return Mnist(config=DigitsRun.open(Path(folder)).config)
-        return Mnist()
+        return Mnist(config=MnistConfig.for_method(option_value(arguments, "--method") or "bbb"))
 
     def run(self) -> None:
         from bayesrnn.cli.following import check_same_settings, follow

@@ -59,7 +59,8 @@ class Trainer:
         self.task = task
         self.learner = run.new_learner()
         self.parameters = list(self.learner.parameters())
-        self.optimizer = torch.optim.SGD(self.parameters, lr=config.lr)
+        kinds = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
+        self.optimizer = kinds[config.optimizer](self.parameters, lr=config.lr)
         self.noise = torch.Generator().manual_seed(config.seed + 1)
         self.checkpoint_seconds = 60 * checkpoint_minutes
         self.stop = False
@@ -147,9 +148,16 @@ class Trainer:
         norm = total_norm(self.parameters).item()
         if not (math.isfinite(norm) and math.isfinite(done.loss)):
             self._diverged(done.loss / done.units)
+        shorter = min(1.0, self.config.clip / (norm + 1e-6))
+        if self.config.optimizer != "sgd":
+            if shorter < 1:
+                torch._foreach_mul_(
+                    [p.grad for p in self.parameters if p.grad is not None], shorter
+                )
+            shorter = 1.0
         for group in self.optimizer.param_groups:
-            # A shorter step along the gradient is one along a shortened gradient, without rewriting it.
-            group["lr"] = lr * min(1.0, self.config.clip / (norm + 1e-6))
+            # SGD's shorter step along the gradient is one along a shortened gradient, not rewritten.
+            group["lr"] = lr * shorter
         self.optimizer.step()
         learner.after_step(lr=lr, kl_weight=done.kl_weight, generator=self.noise)
 
@@ -239,6 +247,9 @@ class Trainer:
             **{f"learner.{name}": tensor for name, tensor in self.learner.state_dict().items()},
         }
         tensors |= {f"state.{name}": tensor for name, tensor in self.task.carried().items()}
+        for index, parameter in enumerate(self.parameters):
+            for name, tensor in self.optimizer.state.get(parameter, {}).items():
+                tensors[f"optimizer.{index}.{name}"] = tensor
         header = {
             "format": "bayesrnn-checkpoint-1",
             "position": vars(self._at),
@@ -267,6 +278,9 @@ class Trainer:
                 "began; give the same data, or start a new run."
             )
         self.learner.load_state_dict(_part("learner.", tensors))
+        for name, tensor in _part("optimizer.", tensors).items():
+            index, _, own = name.partition(".")
+            self.optimizer.state[self.parameters[int(index)]][own] = tensor
         self.noise.set_state(tensors["rng.noise"])
         self._dropout_rng = tensors["rng.dropout"]
         self._at = _Position(**header["position"])

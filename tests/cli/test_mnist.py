@@ -13,7 +13,7 @@ import pytest
 from bayesrnn.cli import main
 from tests.cli.test_language_model import fail as fail
 
-OPTIONS = "--hidden 24 --batch-size 32 --lr 0.3 --no-tensorboard --json"
+OPTIONS = "--hidden 24 --batch-size 32 --no-tensorboard --json"
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def digits_run(tmp_path_factory):
         key = "-".join([method, *more])
         if key not in done:
             done[key] = folder / key.replace("-", "")
-            words = f"mnist --method {method} --epochs 6 {OPTIONS} --run {done[key]}".split()
+            words = f"mnist --method {method} --epochs 12 {OPTIONS} --run {done[key]}".split()
             main([*words, *more])
         return done[key]
 
@@ -41,7 +41,7 @@ def test_every_method_learns(digits_run, capsys):
     assert len(rows) == 6
     for row in rows:
         assert row["test_error"] < 0.5, row  # a guess has 0.9
-        assert row["epochs"] == 6
+        assert row["epochs"] == 12
         assert (row["kl_per_example"] is None) == (row["method"] in ("sgd", "dropout"))
         assert (row["test_error_samples"] is None) == (row["method"] == "sgd")
     main(["compare", *map(str, runs), "--markdown"])
@@ -51,7 +51,7 @@ def test_every_method_learns(digits_run, capsys):
 def test_resumed_after_ctrl_c_it_is_the_same_run(tmp_path, digits_run):
     whole = digits_run("sharpened")
     broken = tmp_path / "broken"
-    words = f"mnist --method sharpened --epochs 6 {OPTIONS} --run {broken}".split()
+    words = f"mnist --method sharpened --epochs 12 {OPTIONS} --run {broken}".split()
     process = subprocess.Popen(
         [sys.executable, "-m", "bayesrnn", *words], stdout=subprocess.DEVNULL
     )
