@@ -150,10 +150,9 @@ class Trainer:
             self._diverged(done.loss / done.units)
         shorter = min(1.0, self.config.clip / (norm + 1e-6))
         if self.config.optimizer != "sgd":
-            if shorter < 1:
-                torch._foreach_mul_(
-                    [p.grad for p in self.parameters if p.grad is not None], shorter
-                )
+            for parameter in self.parameters:
+                if shorter < 1 and parameter.grad is not None:
+                    parameter.grad.mul_(shorter)
             shorter = 1.0
         for group in self.optimizer.param_groups:
             # SGD's shorter step along the gradient is one along a shortened gradient, not rewritten.
