@@ -18,6 +18,7 @@ from bayesrnn.report.digits import (
 )
 from bayesrnn.report.html import Section, document, picture, settings, side_by_side, table
 from bayesrnn.report.page import weight_pictures
+from bayesrnn.report.uncertainty import calibration_table
 from bayesrnn.report.weights import weights_by_layer
 
 
@@ -105,23 +106,13 @@ def _calibration(subjects: Sequence[DigitsSubject], progress: Callable[[str], No
     for subject in subjects:
         progress(f"{subject.name}, calibration")
         rows += calibration_of_digits(subject)
-    headings = ["run", "samples", "nats", "error", "ECE", "Brier"]
-    cells = [
-        [
-            row.run,
-            str(row.samples) if row.samples else "at rest",
-            f"{row.calibration.nats:.4f}",
-            f"{1 - row.calibration.accuracy:.2%}",
-            f"{row.calibration.calibration_error:.2%}",
-            f"{row.calibration.brier:.4f}",
-        ]
-        for row in rows
-    ]
     pictures = [
         picture(figures.reliability(rows, "class"), "reliability", "Accuracy by confidence"),
         picture(figures.nats_by_confidence(rows, "class"), "nats", "Mean -log p by confidence"),
     ]
-    return Section("calibration", "Calibration", side_by_side(pictures) + table(headings, cells))
+    return Section(
+        "calibration", "Calibration", side_by_side(pictures) + table(*calibration_table(rows))
+    )
 
 
 def _rotation(subjects: Sequence[DigitsSubject], progress: Callable[[str], None]) -> Section:

@@ -17,6 +17,8 @@ from bayesrnn.report.pruning import SIGNAL_TO_NOISE, PruningStudy, study_pruning
 from bayesrnn.report.uncertainty import (
     CalibrationRow,
     Subject,
+    calibration_table,
+    gap_table,
     sample_counts,
     spoilt_texts,
     study_calibration,
@@ -137,28 +139,7 @@ def _learning(examined: Sequence[Subject]) -> Section:
 
 def _uncertainty(gaps, options: Options) -> Section:
     most = {gap.model: max(g.samples for g in gaps if g.model == gap.model) for gap in gaps}
-    headings = [
-        "text",
-        "run",
-        "samples",
-        "entropy gap",
-        "MI gap",
-        "AUROC H",
-        "AUROC MI",
-        "AUROC -log p",
-    ]
-    cells = [
-        [
-            gap.text,
-            gap.model,
-            str(gap.samples) if gap.samples else "at rest",
-            f"{gap.entropy_gap:+.3f}",
-            f"{gap.mutual_information_gap:+.4f}",
-            *(f"{value:.3f}" for value in gap.auroc.values()),
-        ]
-        for gap in gaps
-        if gap.samples in (0, most[gap.model])
-    ]
+    shown = [gap for gap in gaps if gap.samples in (0, most[gap.model])]
     amount = f"first {options.words:,} words" if options.words else "words"
     note = (
         f"The {amount} of the test text against the same text spoilt, and another domain&rsquo;s. "
@@ -172,24 +153,11 @@ def _uncertainty(gaps, options: Options) -> Section:
         ),
         picture(figures.told_apart(gaps), "apart", "AUROC by text and run"),
     ]
-    more = f"<details><summary>All figures</summary>{table(headings, cells)}</details>"
+    more = f"<details><summary>All figures</summary>{table(*gap_table(shown))}</details>"
     return Section("uncertainty", "Uncertainty", f"<p>{note}</p>{side_by_side(pictures)}{more}")
 
 
 def _calibration(rows: list[CalibrationRow]) -> Section:
-    headings = ["run", "samples", "nats/word", "accuracy", "confidence", "ECE", "Brier"]
-    cells = [
-        [
-            row.run,
-            str(row.samples) if row.samples else "at rest",
-            f"{row.calibration.nats:.3f}",
-            f"{row.calibration.accuracy:.1%}",
-            f"{row.calibration.confidence:.1%}",
-            f"{row.calibration.calibration_error:.2%}",
-            f"{row.calibration.brier:.4f}",
-        ]
-        for row in rows
-    ]
     note = (
         "Of all words whose likeliest guess was given probability 30%, it should be right for 30%. Above "
         "the dotted line a model is too modest, below it too sure. ECE is the mean distance from that line."
@@ -201,7 +169,7 @@ def _calibration(rows: list[CalibrationRow]) -> Section:
     return Section(
         "calibration",
         "Calibration",
-        f"<p>{note}</p>{side_by_side(pictures)}{table(headings, cells)}",
+        f"<p>{note}</p>{side_by_side(pictures)}{table(*calibration_table(rows))}",
     )
 
 

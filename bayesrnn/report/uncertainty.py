@@ -142,10 +142,10 @@ def passes(subject: Subject, texts: Sequence[Text], samples: Sequence[int]) -> i
     return ways * sum(len(text.tokens) - 1 for text in [Text("true", subject.tokens), *texts])
 
 
-def render_gaps(gaps: Sequence[Gap]) -> str:
-    """A row for each text, model and number of samples."""
+def gap_table(gaps: Sequence[Gap]) -> tuple[list[str], list[list[str]]]:
+    """Headings, and a row for each text, model and number of samples."""
     headings = ["text", "run", "samples", "entropy", "gap", "MI gap", "AUROC H", "MI", "-log p"]
-    rows = [
+    cells = [
         [
             gap.text,
             gap.model,
@@ -157,7 +157,11 @@ def render_gaps(gaps: Sequence[Gap]) -> str:
         ]
         for gap in gaps
     ]
-    return text_table(headings, rows)
+    return headings, cells
+
+
+def render_gaps(gaps: Sequence[Gap]) -> str:
+    return text_table(*gap_table(gaps))
 
 
 @dataclass(frozen=True)
@@ -199,8 +203,9 @@ def study_calibration(
     ]
 
 
-def render_calibration(rows: Sequence[CalibrationRow]) -> str:
-    headings = ["run", "samples", "nats/word", "accuracy", "confidence", "ECE", "Brier"]
+def calibration_table(rows: Sequence[CalibrationRow]) -> tuple[list[str], list[list[str]]]:
+    """Headings, and a row for each run and way of predicting."""
+    headings = ["run", "samples", "nats", "accuracy", "confidence", "ECE", "Brier"]
     cells = [
         [
             row.run,
@@ -208,9 +213,13 @@ def render_calibration(rows: Sequence[CalibrationRow]) -> str:
             f"{row.calibration.nats:.4f}",
             f"{row.calibration.accuracy:.2%}",
             f"{row.calibration.confidence:.2%}",
-            f"{row.calibration.calibration_error:.4f}",
+            f"{row.calibration.calibration_error:.2%}",
             f"{row.calibration.brier:.4f}",
         ]
         for row in rows
     ]
-    return text_table(headings, cells)
+    return headings, cells
+
+
+def render_calibration(rows: Sequence[CalibrationRow]) -> str:
+    return text_table(*calibration_table(rows))
