@@ -21,8 +21,9 @@ class FlatWeights:
     """The selected parameters of `model` as consecutive stretches of one vector, `flat`.
 
     The module keeps working as it did: its parameters are still `nn.Parameter`s, with the same
-    names and shapes, and hold whatever is written to `flat`. A parameter that several modules share
-    is one stretch; parameters that do not require a gradient stay out.
+    names and shapes, and hold whatever is written to `flat`, or to another vector while that one is
+    shown. A parameter that several modules share is one stretch; parameters that do not require a
+    gradient stay out.
     """
 
     def __init__(self, model: nn.Module, select: Select = None) -> None:
@@ -38,6 +39,9 @@ class FlatWeights:
         self._names = _all_names(model, chosen)
 
         self.flat = torch.cat([tensor.parameter.detach().reshape(-1) for tensor in chosen])
+        self.shown = self.flat
+        self._shows = 0
+        self.whole = nn.Parameter(self.flat)
         self.parameters = [
             nn.Parameter(self.flat[slot.span].view(slot.shape)) for slot in self.layout
         ]
@@ -47,9 +51,32 @@ class FlatWeights:
         for parameter, places in zip(self.parameters, self._places, strict=True):
             setattr(parameter, _MARK, True)
             for place in places:
-                # Never `p.data = view`: autograd would not notice a change of the weights between
-                # forward and backward. A new Parameter shares the flat vector's version counter.
+                # A new Parameter shares the flat vector's version counter; `p.data = view` would not.
                 setattr(place.module, place.attribute, parameter)
+
+    def show(self, vector: Tensor) -> None:
+        """From now on the parameters, and `whole`, are views of this vector: of `flat`, or one like it."""
+        self.shown = vector
+        self.whole.data = vector
+        for slot, parameter in zip(self.layout, self.parameters, strict=True):
+            parameter.data = vector[slot.span].view(slot.shape)
+        # So that autograd notices a change of the weights between forward and backward.
+        torch.autograd.graph.increment_version(self.flat)
+        self._shows += 1
+        # Autocast keeps low-precision copies of weights until its region ends; they are stale now.
+        torch.clear_autocast_cache()
+
+    @contextmanager
+    def showing(self, vector: Tensor) -> Iterator[None]:
+        """Inside the block the model holds `vector`; after it, and after an error, what it held."""
+        self.check()
+        before = self.shown
+        try:
+            self.show(vector)
+            yield
+            self.check()
+        finally:
+            self.show(before)
 
     def rest(self) -> Iterator[nn.Parameter]:
         """The model's trainable parameters that belong to no flat vector."""
@@ -86,6 +113,10 @@ class FlatWeights:
                         f"the weight {place.name!r} was frozen after wrapping. Freeze it before, or leave "
                         "it out with select=."
                     )
+
+    def changes(self) -> int:
+        """How often anyone has written to the parameters, or to `whole`."""
+        return self.flat._version - self._shows
 
     @contextmanager
     def own_grads(self) -> Iterator[None]:
@@ -131,7 +162,7 @@ class FlatWeights:
         return {slot.name: vector[slot.span].view(slot.shape) for slot in self.layout}
 
     def _address(self, slot: Slot) -> int:
-        return self.flat.data_ptr() + slot.offset * self.flat.element_size()
+        return self.shown.data_ptr() + slot.offset * self.shown.element_size()
 
 
 _MARK = "_bayesrnn_bound"

@@ -186,7 +186,7 @@ class LangevinLearner(PlainLearner):
         self.prior_sigma = config.sgld_prior_sigma
         self.keep = config.sgld_samples
         self.weights = FlatWeights(model)
-        self.theta = nn.Parameter(self.weights.flat)
+        self.theta = self.weights.whole
         self.weights.bind()
         self.samples: list[Tensor] = []
 
@@ -215,11 +215,9 @@ class LangevinLearner(PlainLearner):
             )
         # Dynamic evaluation moves theta; the samples move along with it.
         then = self.theta.detach().clone()
+        latest_first = self.samples[: -samples - 1 : -1]  # so that few are the first of many
         return [
-            lambda s=s: self._holding(s + (self.theta.detach() - then))
-            for s in self.samples[
-                : -samples - 1 : -1
-            ]  # the latest first: few are the first of many
+            lambda s=s: self.weights.showing(s + (self.theta.detach() - then)) for s in latest_first
         ]
 
     def resting(self) -> list[Member]:
@@ -232,17 +230,6 @@ class LangevinLearner(PlainLearner):
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         self.samples = [state[name].clone() for name in sorted(state) if name != "theta"]
         copy_state(self.state_dict(), state)
-
-    @contextmanager
-    def _holding(self, theta: Tensor) -> Iterator[None]:
-        with torch.no_grad():
-            own = self.theta.clone()
-            self.theta.copy_(theta)
-        try:
-            yield
-        finally:
-            with torch.no_grad():
-                self.theta.copy_(own)
 
 
 class PosteriorLearner:

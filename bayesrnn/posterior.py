@@ -6,7 +6,7 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, get_args
 
@@ -47,7 +47,7 @@ class Posterior:
     """q(theta) = N(mu, diag(sigma^2)) over the weights of `model`, with sigma = softplus(rho).
 
     The model is not changed but for this: its Bayesian parameters become views of one flat vector,
-    which holds mu except inside `sample()`. At rest the model is therefore an ordinary trained
+    that of mu except inside `sample()`. At rest the model is therefore an ordinary trained
     model at the posterior mean, and an optimiser that moves `mu` moves the model.
     """
 
@@ -90,14 +90,12 @@ class Posterior:
             self.layout, self.weights.flat, sigma_init, self._bound_prior, generator
         )
         # Every check has passed: only now is the model touched.
-        self.mu = nn.Parameter(self.weights.flat)
+        self.mu = self.weights.whole
         self.rho = nn.Parameter(gaussian.rho_from_sigma(sigma))
         self.weights.bind()
 
-        self._mean: Tensor | None = None  # a copy of mu while the model holds something else
         self._in_model: Draw | None = None  # the draw whose weights the model holds
         self.buffers = Buffers(self.rho.detach())
-        self._own_writes = 0
         self._unused: Draw | None = None  # the last draw with a gradient, until that is accumulated
         self._idle = 0  # accumulations since the mean last changed
         self._seen_changes = 0
@@ -120,11 +118,13 @@ class Posterior:
 
         Call `loss.backward()` inside it, and `accumulate_grad` and the optimiser after it.
         """
-        with self.weights.own_grads(), self.placed_draw(generator=generator) as draw:
-            yield draw
+        with self.weights.own_grads():
+            with self.placed_draw(generator=generator) as draw:
+                yield draw
+            # After the block: theta's memory is free for g.
             if draw.g is None and hasattr(draw, "eps"):
                 draw.g = self.weights.gather_grad(self.buffers.take)
-        if draw.g is not None and self._mean is None:
+        if draw.g is not None and self._at_rest:
             self._warn_if_unused()
             self._unused = draw
 
@@ -224,7 +224,7 @@ class Posterior:
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Copy a `state_dict` in. Names and shapes are checked first; on error nothing changes."""
-        if self._mean is not None:
+        if not self._at_rest:
             raise ValueError("load_state_dict inside sample(): leave the block first.")
         self.weights.check()
         copy_state(self.state_dict(), state)
@@ -319,42 +319,35 @@ class Posterior:
 
     def current_mu(self) -> Tensor:
         """mu, also while the model holds something else."""
-        return self.mu.detach() if self._mean is None else self._mean
+        return self.weights.flat
 
     @torch.no_grad()
     def theta(self, draw: Draw) -> Tensor:
         """The weights of a draw, a flat vector."""
         return gaussian.reparameterise(self.current_mu(), draw.sigma, draw.eps)
 
-    @contextmanager
-    def place(self, theta: Tensor) -> Iterator[None]:
+    def place(self, theta: Tensor) -> AbstractContextManager[None]:
         """Inside the block the model holds `theta`; after it, and after an error, what it held."""
-
-        with self._holding(lambda _: self.mu.copy_(theta)):
-            yield
+        copy = self.buffers.take()
+        copy.copy_(theta)
+        return self._placed(copy)
 
     @contextmanager
     def placed_draw(self, *, generator: Generator | None = None) -> Iterator[Draw]:
         """Draw; inside the block the model holds the drawn weights."""
-        if self._mean is not None:  # the model does not hold mu, so theta needs a vector of its own
-            draw = self.draw(generator=generator)
-            theta = self.theta(draw)
-            with self._holding(lambda _: self.mu.copy_(theta), draw):
-                yield draw
-            return
         draw = self._new_draw(generator)
-
-        def write(mu: Tensor) -> None:
-            passes.sample_(self.mu.detach(), mu, self.rho.detach(), draw.sigma, draw.eps)
-
-        with self._holding(write, draw):
+        theta = self.buffers.take()
+        passes.sample_(theta, self.current_mu(), self.rho.detach(), draw.sigma, draw.eps)
+        with self._placed(theta, draw):
             yield draw
 
     def rewrite(self, write: Callable[[Tensor], None]) -> None:
         """Inside `place` or `placed_draw`: let `write` change the weights in the model, a flat vector."""
-        assert self._mean is not None
+        assert not self._at_rest
         self._in_model = None
-        self._write(lambda: write(self.mu.detach()))
+        with torch.no_grad():
+            write(self.weights.shown)
+        self.weights.show(self.weights.shown)
 
     @torch.no_grad()
     def accumulate(self, draw: Draw, g: Tensor, *, kl_weight: float) -> None:
@@ -406,50 +399,27 @@ class Posterior:
     def _new_draw(self, generator: Generator | None) -> Draw:
         """A draw whose sigma is still to be filled in."""
         self.weights.check()
-        return Draw(self.noise(generator=generator), self.buffers.take(), self._mean_changes())
+        return Draw(self.noise(generator=generator), self.buffers.take(), self.weights.changes())
 
     @contextmanager
-    def _holding(
-        self, write: Callable[[Tensor], object], draw: Draw | None = None
-    ) -> Iterator[None]:
-        """`write` is given a copy of the model's weights, and puts others, such as a draw's, in the model."""
-        self.weights.check()
-        outermost, in_model = self._mean is None, self._in_model
-        held = self.buffers.take()
-        held.copy_(self.mu.detach())
-        before = self._mean_changes()
-        try:
-            if outermost:
-                self._mean = held
-            self._in_model = draw
-            self._write(lambda: write(held))
-            yield
-            self.weights.check()
-            changed = self._mean_changes() != before
-        finally:
-            self._write(lambda: self.mu.copy_(held))
-            self._in_model = in_model
-            if outermost:
-                self._mean = None
-        if changed:
+    def _placed(self, theta: Tensor, draw: Draw | None = None) -> Iterator[None]:
+        """Inside the block the model holds this very vector."""
+        before, in_model = self.weights.changes(), self._in_model
+        with self.weights.showing(theta):
+            try:
+                self._in_model = draw
+                yield
+            finally:
+                self._in_model = in_model
+        if self.weights.changes() != before:
             raise ValueError(
                 "the weights were changed inside the block (an optimiser step, or an in-place "
                 "edit); that change is undone. Step after the block."
             )
 
-    @torch.no_grad()
-    def _write(self, write: Callable[[], object]) -> None:
-        before = self.mu._version
-        try:
-            write()
-        finally:
-            self._own_writes += self.mu._version - before
-        # Autocast keeps low-precision copies of weights until its region ends; they are stale now.
-        torch.clear_autocast_cache()
-
-    def _mean_changes(self) -> int:
-        """How often anyone but this class has written to the flat vector."""
-        return self.mu._version - self._own_writes
+    @property
+    def _at_rest(self) -> bool:
+        return self.weights.shown is self.weights.flat
 
     def _gather_inside(self, draw: Draw) -> Tensor | None:
         """The gradient of a draw whose block has not ended yet."""
@@ -463,7 +433,7 @@ class Posterior:
             )
         if not isinstance(draw, Draw) or draw.eps.shape != self.rho.shape:
             raise ValueError("this is no draw of this posterior; use what its sample() gave.")
-        if draw.mean_changes != self._mean_changes():
+        if draw.mean_changes != self.weights.changes():
             raise ValueError(
                 "the mean has changed since this draw was made; call accumulate_grad or kl(draw) "
                 "before optimizer.step()."
@@ -478,7 +448,7 @@ class Posterior:
 
     def _warn_if_idle(self) -> None:
         """Gradients pile up: most likely the optimiser was given the model's parameters, the views."""
-        changes = self._mean_changes()
+        changes = self.weights.changes()
         idle = changes == self._seen_changes and self.mu.grad is not None
         self._idle = self._idle + 1 if idle else 1
         self._seen_changes = changes

@@ -93,12 +93,13 @@ class Sharpened:
         check_kl_weight(kl_weight)
         check_closure(closure)
         posterior = self.posterior
-        with posterior.weights.own_grads(), posterior.placed_draw(generator=generator) as draw:
-            rng = _rng_state(posterior.rho.device) if self.exact else None
-            g_phi = self._gradient_here(closure)
-            self._sharpen_here(g_phi, self._eta_unit, generator)
-            value = closure()
-            loss_of(value).backward()
+        with posterior.weights.own_grads():
+            with posterior.placed_draw(generator=generator) as draw:
+                rng = _rng_state(posterior.rho.device) if self.exact else None
+                g_phi = self._gradient_here(closure)
+                self._sharpen_here(g_phi, self._eta_unit, generator)
+                value = closure()
+                loss_of(value).backward()
             g_theta = posterior.weights.gather_grad(posterior.buffers.take)
         assert g_theta is not None  # the first pass has shown that the loss reaches the weights
         g_kappa = posterior.buffers.take()

@@ -6,7 +6,8 @@ import math
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
+
+from bayesrnn.variational import elementary
 
 LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 
@@ -16,7 +17,7 @@ def sigma_from_rho(rho: Tensor) -> Tensor:
 
     Below it sigma would be denormal or zero: slow, and 1/sigma infinite.
     """
-    return F.softplus(rho).clamp_min(torch.finfo(rho.dtype).tiny)
+    return elementary.softplus(rho).clamp_min(torch.finfo(rho.dtype).tiny)
 
 
 def rho_from_sigma(sigma: Tensor) -> Tensor:
@@ -26,7 +27,7 @@ def rho_from_sigma(sigma: Tensor) -> Tensor:
 
 def sigmoid_rho(sigma: Tensor) -> Tensor:
     """d sigma / d rho = sigmoid(rho) = 1 - exp(-sigma), accurate for tiny sigma too."""
-    return -torch.expm1(-sigma)
+    return elementary.one_minus_exp(sigma)
 
 
 def reparameterise(mu: Tensor, sigma: Tensor, eps: Tensor) -> Tensor:

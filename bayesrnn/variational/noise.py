@@ -11,7 +11,8 @@ import math
 import torch
 from torch import Generator, Tensor
 
-from bayesrnn.variational.one_pass import one_pass
+from bayesrnn.variational import elementary
+from bayesrnn.variational.one_pass import one_pass_of_pairs
 
 
 def new_key(generator: Generator | None, device: torch.device) -> Tensor:
@@ -33,7 +34,7 @@ def normal_(eps: Tensor, key: Tensor) -> Tensor:
     return eps
 
 
-@one_pass
+@one_pass_of_pairs
 def _box_muller_(first: Tensor, second: Tensor, *, key: Tensor, start: int) -> None:
     """Two normals from two uniforms: sqrt(-2 log u) times the cosine and the sine of an angle."""
     index = torch.arange(start, start + first.numel(), dtype=torch.int32, device=first.device)
@@ -44,8 +45,9 @@ def _box_muller_(first: Tensor, second: Tensor, *, key: Tensor, start: int) -> N
     u = ((bits & 0x7FFFFFFF).to(exact) + 0.5) * 2.0**-31
     angle = turn.to(exact) * (math.pi * 2.0**-31)
     radius = torch.sqrt(-2 * torch.log(u))
-    first.copy_(radius * torch.cos(angle))
-    second.copy_(radius * torch.sin(angle))
+    cos, sin = elementary.cos_sin(angle)
+    first.copy_(radius * cos)
+    second.copy_(radius * sin)
 
 
 def _mix(x: Tensor) -> Tensor:

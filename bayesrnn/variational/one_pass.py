@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager, nullcontext
 from functools import update_wrapper
 from threading import Lock
 from types import FunctionType
@@ -35,15 +36,17 @@ class OnePass:
     compiler, but for tensors: a number that changes from call to call should be a 0-dimensional one.
     """
 
-    def __init__(self, function: Callable[..., None]) -> None:
+    def __init__(self, function: Callable[..., None], *, weights_each: int = 1) -> None:
         self.function = function
+        self.weights_each = weights_each
         self._compiled: dict[Hashable, Callable[..., None] | None] = {}
         update_wrapper(self, function)
 
     @torch.no_grad()
     def __call__(self, *vectors: Tensor, **settings: Any) -> None:
         size, device = vectors[0].numel(), vectors[0].device.type
-        if enabled and size >= LONG and device in ("cpu", "cuda"):
+        long = size * self.weights_each >= LONG
+        if enabled and long and device in ("cpu", "cuda"):
             key = _key(vectors[0], settings)
             if key not in self._compiled:
                 self._compiled[key] = self._compile(*vectors, **settings)  # and run
@@ -74,7 +77,7 @@ class OnePass:
             try:
                 # For one length: code for any length is up to twice as slow.
                 compiled = torch.compile(own, dynamic=False, fullgraph=True)
-                with torch._dynamo.config.patch(specialize_float=True):
+                with torch._dynamo.config.patch(specialize_float=True), _fused_multiply_add():
                     compiled(*vectors, **settings)
                 return compiled
             except Exception as error:
@@ -95,14 +98,28 @@ def one_pass(function: Callable[..., None]) -> OnePass:
     return OnePass(function)
 
 
+def one_pass_of_pairs(function: Callable[..., None]) -> OnePass:
+    """Mark one whose vectors are halves of a longer one."""
+    return OnePass(function, weights_each=2)
+
+
 _compiling = Lock()
+
+
+def _fused_multiply_add() -> AbstractContextManager[Any]:
+    """Let the C++ compiler join a * b + c, which torch forbids for the sake of equal rounding."""
+    from torch._inductor import config
+
+    flag = "cpp.enable_floating_point_contract_flag"
+    known = hasattr(config.cpp, flag.removeprefix("cpp."))
+    return config.patch({flag: "fast"}) if known else nullcontext()
 
 
 def _key(vector: Tensor, settings: dict[str, Any]) -> Hashable:
     """All that a compiled function depends on."""
     constants = tuple((k, v) for k, v in sorted(settings.items()) if not isinstance(v, Tensor))
-    mode = torch.is_inference_mode_enabled()
-    return constants, vector.numel(), vector.dtype, vector.device.type, mode
+    state = torch.is_inference_mode_enabled(), torch.get_num_threads()
+    return constants, vector.numel(), vector.dtype, vector.device.type, state
 
 
 def _is_of_the_machine(error: Exception) -> bool:
