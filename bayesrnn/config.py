@@ -221,7 +221,7 @@ class MnistConfig(Settings):
     layers: int = 2
     """Hidden layers of the perceptron."""
     pixels: int = 0
-    """Height and width of the pictures, as the data have them."""
+    """Height and width of the pictures; 0 for what the data have."""
     valid: int = 0
     """Training examples held out for validation; 0 for a sixth of them."""
     kl_weighting: str = "uniform"

@@ -69,10 +69,8 @@ def _run(name: str, arguments: list[str]) -> None:
         raise ValueError(f"unknown command {name!r}; {hint}")
     command = COMMANDS[name]
     prog = f"bayesrnn {name}"
-    if command in (
-        Train,
-        Mnist,
-    ):  # what is named among the arguments gives the other options' defaults
+    if command in (Train, Mnist):
+        # What is named among the arguments gives the other options' defaults.
         tyro.cli(command, prog=prog, args=arguments, default=command.defaults(arguments)).run()
     else:
         tyro.cli(command, prog=prog, args=arguments).run()

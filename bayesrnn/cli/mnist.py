@@ -52,7 +52,12 @@ class Mnist:
         folder = self.run_folder or Path("runs") / _name(config)
         existing = DigitsRun.open(folder) if self.resume else None
         digits = load_digits(config.data, config.valid)
-        config = replace(config, pixels=digits.train.x.shape[-1])
+        pixels = digits.train.x.shape[-1]
+        if config.pixels not in (0, pixels):
+            raise ValueError(
+                f"pixels = {config.pixels}, but the pictures of {config.data} have {pixels}; leave it out."
+            )
+        config = replace(config, pixels=pixels)
         if existing:
             check_same_settings(existing.config, config)
             run = replace(existing, config=config)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from statistics import median
 
-from bayesrnn.data.digits import Digits, Images, load_digits
+from bayesrnn.data.digits import Digits, load_digits
 from bayesrnn.evaluation.classification import classify, rotate
 from bayesrnn.evaluation.pruning import curve
 from bayesrnn.methods import Learner, Member, PosteriorLearner
@@ -185,13 +185,11 @@ def rotations(subject: DigitsSubject, examples: int = 2000) -> list[Rotation]:
     return found
 
 
-def pruned_errors(
-    subject: DigitsSubject, images: Images | None = None
-) -> dict[float, float] | None:
+def pruned_errors(subject: DigitsSubject) -> dict[float, float] | None:
     """Test error with 0, 50, 75, 95 and 98% of the weights gone; None for a run without a posterior."""
     if not isinstance(subject.learner, PosteriorLearner):
         return None
-    test, learner = images or subject.digits.test, subject.learner
+    test, learner = subject.digits.test, subject.learner
     order = by_signal_to_noise(learner.posterior)
     return curve(
         order, lambda: classify(learner.model, learner.resting(), test.x, test.y).error, DROPS

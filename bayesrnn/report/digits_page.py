@@ -57,10 +57,11 @@ def _learning(subjects: Sequence[DigitsSubject]) -> Section:
     lines = {subject.name: _epochs(subject) for subject in subjects}
     error = {"valid": "valid_error", "train": None, "label": "validation error (%)", "scale": 100.0}
     energy = {"valid": "free_energy", "train": None, "label": "free energy (nats/example)"}
+    clock = {"x": "seconds", "x_label": "training time (s)"}
     pictures = [
         picture(figures.learning_curves(lines, **error), "error", "Validation error by epoch"),
         picture(
-            figures.learning_curves(lines, x="seconds of training", **error),
+            figures.learning_curves(lines, **clock, **error),
             "error-time",
             "Validation error by seconds",
         ),
@@ -70,7 +71,7 @@ def _learning(subjects: Sequence[DigitsSubject]) -> Section:
         pictures += [
             picture(figures.learning_curves(bayesian, **energy), "energy", "Free energy by epoch"),
             picture(
-                figures.learning_curves(bayesian, x="seconds of training", **energy),
+                figures.learning_curves(bayesian, **clock, **energy),
                 "energy-time",
                 "Free energy by seconds",
             ),
@@ -131,6 +132,10 @@ def _rotation(subjects: Sequence[DigitsSubject], progress: Callable[[str], None]
         picture(figures.by_angle(entropy, "mean entropy (nats)"), "turned", "Entropy by angle"),
         picture(figures.by_angle(error, "error (%)"), "turned-error", "Error by angle"),
     ]
+    disagreement = {name: r.mutual_information for name, r in named.items() if r.samples}
+    if disagreement:
+        drawn = figures.by_angle(disagreement, "mutual information (nats)")
+        pictures.append(picture(drawn, "turned-mi", "Mutual information by angle"))
     return Section("rotation", "Rotated digits", note + side_by_side(pictures))
 
 

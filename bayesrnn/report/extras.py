@@ -7,6 +7,11 @@ from importlib.util import find_spec
 
 def check_extras(*, figures: bool) -> None:
     """Complain before the work, not after it."""
-    for module in ("torchmetrics", *(("matplotlib",) if figures else ())):
-        if find_spec(module) is None:
-            raise ValueError(f"this needs {module}: pip install 'bayesrnn[report]'.")
+    need("torchmetrics")
+    if figures:
+        need("matplotlib")
+
+
+def need(module: str) -> None:
+    if find_spec(module) is None:
+        raise ValueError(f"this needs {module}: pip install 'bayesrnn[report]'.")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 import numpy as np
 
 from bayesrnn.evaluation.uncertainty import Gap
+from bayesrnn.report.extras import need
 from bayesrnn.report.uncertainty import CalibrationRow
 from bayesrnn.storage import write_atomically
 
@@ -48,10 +49,9 @@ def _styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
 
     @wraps(draw)
     def drawn(*args: P.args, **kwargs: P.kwargs) -> Figure:
-        try:
-            from matplotlib import rc_context
-        except ImportError:
-            raise ValueError("figures need matplotlib: pip install 'bayesrnn[report]'.") from None
+        need("matplotlib")
+        from matplotlib import rc_context
+
         ink = ("axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "text.color")
         style: dict[Any, Any] = {
             **dict.fromkeys(ink, INK),
@@ -78,12 +78,13 @@ def learning_curves(
     train: str | None = "train_perplexity",
     label: str = "perplexity",
     x: str = "epoch",
+    x_label: str = "epoch",
     scale: float = 1.0,
 ) -> Figure:
     """A measure by epoch: validation with full markers, training dotted with empty ones."""
-    figure, axes = _figure(x, label)
+    figure, axes = _figure(x_label, label)
     for index, (name, lines) in enumerate(runs.items()):
-        at = [line[x.split(" ")[0]] for line in lines]
+        at = [line[x] for line in lines]
         style: dict[str, Any] = {"color": _colour(index), "marker": _marker(index)}
         style["markevery"] = max(1, len(lines) // 12)
         values = [scale * line[valid] for line in lines]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,15 +27,15 @@ from bayesrnn.storage import load_tensors, save_tensors, write_atomically
 
 
 @dataclass(frozen=True)
-class RunFolder:
+class RunFolder(ABC):
     """A folder with a config; the other files come as training goes on."""
 
     folder: Path
     config: Settings
 
+    @abstractmethod
     def new_learner(self) -> Learner:
         """The run's model and method, at their start."""
-        raise NotImplementedError
 
     @property
     def checkpoint(self) -> Path:
@@ -117,12 +118,12 @@ class Run(RunFolder):
     @classmethod
     def open(cls, folder: Path) -> Run:
         """A run that exists."""
-        config = read_config(folder)
-        if not isinstance(config, Config):
+        run = open_any(folder)
+        if not isinstance(run, Run):
             raise ValueError(
-                f"{folder} is a run of `bayesrnn {config.TASK}`; this needs one of a language model."
+                f"{folder} is a run of `bayesrnn {run.config.TASK}`; this needs one of a language model."
             )
-        return cls(folder, config, Vocabulary.read(folder / "vocabulary.txt"))
+        return run
 
     def new_learner(self) -> Learner:
         return make_learner(self.config, len(self.vocabulary))
@@ -143,12 +144,12 @@ class DigitsRun(RunFolder):
     @classmethod
     def open(cls, folder: Path) -> DigitsRun:
         """A run that exists."""
-        config = read_config(folder)
-        if not isinstance(config, MnistConfig):
+        run = open_any(folder)
+        if not isinstance(run, DigitsRun):
             raise ValueError(
                 f"{folder} is a run of a language model; this needs one of `bayesrnn mnist`."
             )
-        return cls(folder, config)
+        return run
 
     def new_learner(self) -> Learner:
         return make_classifier(self.config, self.config.pixels, CLASSES)
@@ -156,8 +157,11 @@ class DigitsRun(RunFolder):
 
 def open_any(folder: Path) -> Run | DigitsRun:
     """A run of whichever kind it is."""
-    kind = DigitsRun if isinstance(read_config(folder), MnistConfig) else Run
-    return kind.open(folder)
+    config = read_config(folder)
+    if isinstance(config, MnistConfig):
+        return DigitsRun(folder, config)
+    assert isinstance(config, Config)
+    return Run(folder, config, Vocabulary.read(folder / "vocabulary.txt"))
 
 
 def same_kind(folders: Iterable[Path]) -> tuple[list[Run], list[DigitsRun]]:

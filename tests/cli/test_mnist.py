@@ -70,7 +70,14 @@ def test_the_report(digits_run, tmp_path, capsys):
     runs = [str(digits_run("bbb")), str(digits_run("sgd"))]
     main(["report", *runs, "--out", str(page), "--samples", "2"])
     text = page.read_text()
-    for words in ("Comparison", "free energy", "Rotated digits", "Pruning", "The posterior of bbb"):
+    for words in (
+        "Comparison",
+        "free energy",
+        "Rotated digits",
+        "Mutual information",
+        "Pruning",
+        "The posterior of bbb",
+    ):
         assert words in text
     assert "98% dropped" in text
 
@@ -82,6 +89,7 @@ def test_bad_input(fail, digits_run, trained, tmp_path):
         (("mnist", "--data", tmp_path, "--run", tmp_path / "r"), "neither train-images"),
         (("mnist", "--method", "lstm", "--run", tmp_path / "r"), "unknown method 'lstm'"),
         (("mnist", "--valid", 5000, "--run", tmp_path / "r"), "leaves none to train on"),
+        (("mnist", "--pixels", 5, "--run", tmp_path / "r"), "the pictures of digits have 8"),
         (("mnist", "--run", run), "exists already"),
         (("mnist", "--resume", "--run", run, "--lr", 0.2), "cannot be changed with --resume"),
         (("mnist", "--resume", "--run", trained("lstm")), "needs one of `bayesrnn mnist`"),
