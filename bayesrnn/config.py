@@ -234,15 +234,16 @@ class MnistConfig(Settings):
     clip: float = 1000.0
     dropout: float = 0.5
     pi: float = 0.5
-    log_sigma1: float = -1.0
+    log_sigma1: float = 0.0
     log_sigma2: float = -6.0
+    sigma_init: float = 0.01
 
     @classmethod
     def for_method(cls, method: str) -> MnistConfig:
         """The defaults for a method: a posterior needs Adam, or its sigma would hardly move."""
         _check_choice("method", method, cls.CHOICES["method"])
         if method in ("bbb", "sharpened"):
-            return cls(method=method, optimizer="adam", lr=1e-3)
+            return cls(method=method, optimizer="adam", lr=3e-3, lr_decay=0.94)
         return cls(method=method)
 
     TASK: ClassVar[str] = "mnist"

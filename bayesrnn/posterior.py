@@ -306,16 +306,20 @@ class Posterior:
 
     @torch.no_grad()
     def draw(self, *, generator: Generator | None = None) -> Draw:
-        """Fresh noise, not yet placed in the model."""
-        draw = self._new_draw(generator)
-        passes.sigma_(draw.sigma, self.rho.detach())
-        return draw
+        """A fresh draw, not yet placed in the model."""
+        self.weights.check()
+        eps, sigma = self.noise(generator=generator), self.buffers.take()
+        passes.sigma_(sigma, self.rho.detach())
+        return Draw(eps, sigma, self.weights.changes())
 
     @torch.no_grad()
     def noise(self, *, generator: Generator | None = None) -> Tensor:
         """eps ~ N(0, I), a flat vector; 0 for padding rows."""
-        key = noise.new_key(generator, self.rho.device)
-        return self.zero_fixed(noise.normal_(self.buffers.take(), key))
+        return self.zero_fixed(noise.normal_(self.buffers.take(), self.noise_key(generator)))
+
+    def noise_key(self, generator: Generator | None) -> Tensor:
+        """The key of one vector of noise; the next call gives another."""
+        return noise.new_key(generator, self.rho.device)
 
     def current_mu(self) -> Tensor:
         """mu, also while the model holds something else."""
@@ -335,9 +339,13 @@ class Posterior:
     @contextmanager
     def placed_draw(self, *, generator: Generator | None = None) -> Iterator[Draw]:
         """Draw; inside the block the model holds the drawn weights."""
-        draw = self._new_draw(generator)
-        theta = self.buffers.take()
-        passes.sample_(theta, self.current_mu(), self.rho.detach(), draw.sigma, draw.eps)
+        self.weights.check()
+        theta, sigma, eps = (self.buffers.take() for _ in range(3))
+        mu, key = self.current_mu(), self.noise_key(generator)
+        passes.sample_(theta, mu, self.rho.detach(), sigma, eps, key=key)
+        self.zero_fixed(eps)
+        self.fix(theta)
+        draw = Draw(eps, sigma, self.weights.changes())
         with self._placed(theta, draw):
             yield draw
 
@@ -367,6 +375,11 @@ class Posterior:
         del draw.eps, draw.sigma
         draw.g = None
 
+    def fix(self, theta: Tensor) -> None:
+        """Give a vector of weights the padding rows of mu, in place."""
+        for span in self.layout.fixed:
+            theta[span] = self.current_mu()[span]
+
     def zero_fixed(self, vector: Tensor) -> Tensor:
         """Zero a flat vector's padding rows, in place."""
         return self._fill_fixed(vector, 0.0)
@@ -394,12 +407,6 @@ class Posterior:
                 f"kl_gradient='expected' needs a prior with expected_score(mu, sigma), which "
                 f"{type(self.prior).__name__} has not; use 'sampled'."
             )
-
-    @torch.no_grad()
-    def _new_draw(self, generator: Generator | None) -> Draw:
-        """A draw whose sigma is still to be filled in."""
-        self.weights.check()
-        return Draw(self.noise(generator=generator), self.buffers.take(), self.weights.changes())
 
     @contextmanager
     def _placed(self, theta: Tensor, draw: Draw | None = None) -> Iterator[None]:

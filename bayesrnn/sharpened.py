@@ -200,12 +200,14 @@ class Sharpened:
     def _sharpen_here(self, g_phi: Tensor, eta_unit: float, generator: Generator | None) -> None:
         """From phi to theta, in the model."""
         posterior = self.posterior
-        eps0 = posterior.noise(generator=generator)
-        posterior.rewrite(
-            lambda weights: passes.sharpen_(
-                weights, g_phi, self.kappa.detach(), eps0, eta_unit=eta_unit, sigma0=self.sigma0
-            )
-        )
+        key = posterior.noise_key(generator)
+        settings = {"eta_unit": eta_unit, "sigma0": self.sigma0}
+
+        def write(weights: Tensor) -> None:
+            passes.sharpen_(weights, g_phi, self.kappa.detach(), key=key, **settings)
+            posterior.fix(weights)
+
+        posterior.rewrite(write)
 
     def _hessian_product(
         self, closure: Callable[[], Any], phi: Tensor, u: Tensor, rng: Tensor

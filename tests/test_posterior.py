@@ -471,13 +471,13 @@ def test_an_interrupt_while_weights_are_written_leaves_the_mean(monkeypatch):
     monkeypatch.setattr(one_pass, "STRETCH", 10)
     stretches = []
 
-    def interrupted(theta, mu, rho, sigma, eps):
+    def interrupted(theta, *others, key, start):
         stretches.append(theta)
         theta.fill_(7.0)
         if len(stretches) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(passes.sample_, "function", interrupted)
+    monkeypatch.setattr(passes._sample_, "function", interrupted)
     with pytest.raises(KeyboardInterrupt), posterior.sample():
         pass
     assert torch.equal(posterior.mu, before)

@@ -12,12 +12,14 @@ import torch
 from torch import Tensor
 
 CLASSES = 10
+WHITE = 2.0
+"""The brightest pixel, the darkest being 0: about that of Blundell et al., who divide by 126."""
 _IDX_BYTES = 0x08
 
 
 @dataclass(frozen=True)
 class Images:
-    """Pictures (examples, 1, height, width) in [0, 1], and their classes."""
+    """Pictures (examples, 1, height, width) from 0 to WHITE, and their classes."""
 
     x: Tensor
     y: Tensor
@@ -73,7 +75,7 @@ def _split(folder: Path, name: str) -> Images:
         raise ValueError(f"{folder}: a {name} label is {labels.max()}; digits go from 0 to 9.")
     if not len(pictures):
         raise ValueError(f"{folder}: there are no {name} images.")
-    x = torch.from_numpy(pictures).float().div_(255)[:, None]
+    x = torch.from_numpy(pictures).float().div_(255 / WHITE)[:, None]
     return Images(x, torch.from_numpy(labels).long())
 
 
@@ -117,7 +119,7 @@ def _small_digits() -> tuple[Images, Images]:
             "--data digits needs scikit-learn: pip install 'bayesrnn[digits]', or name a folder of IDX files."
         ) from None
     pictures, labels = small(return_X_y=True)
-    x = torch.from_numpy(pictures).float().div_(16).view(-1, 1, 8, 8)
+    x = torch.from_numpy(pictures).float().div_(16 / WHITE).view(-1, 1, 8, 8)
     whole = Images(x, torch.from_numpy(labels).long())
     cut = len(whole) * 4 // 5
     return whole[:cut], whole[cut:]

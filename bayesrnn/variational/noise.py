@@ -7,12 +7,13 @@ the rounding of log, cos and sin), on any device.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
 
 from bayesrnn.variational import elementary
-from bayesrnn.variational.one_pass import one_pass_of_pairs
+from bayesrnn.variational.one_pass import OnePass, one_pass
 
 
 def new_key(generator: Generator | None, device: torch.device) -> Tensor:
@@ -26,28 +27,42 @@ def new_key(generator: Generator | None, device: torch.device) -> Tensor:
 
 def normal_(eps: Tensor, key: Tensor) -> Tensor:
     """Fill a vector with N(0, 1), in place."""
-    half = (eps.numel() + 1) // 2
-    pairs = eps.numel() - half
-    _box_muller_(eps[:pairs], eps[half:], key=key, start=0)
-    if pairs < half:
-        _box_muller_(eps[pairs:half], torch.empty_like(eps[:1]), key=key, start=pairs)
+    in_pairs(_normal_, eps, key=key)
     return eps
 
 
-@one_pass_of_pairs
-def _box_muller_(first: Tensor, second: Tensor, *, key: Tensor, start: int) -> None:
-    """Two normals from two uniforms: sqrt(-2 log u) times the cosine and the sine of an angle."""
-    index = torch.arange(start, start + first.numel(), dtype=torch.int32, device=first.device)
+def in_pairs(function: OnePass, *vectors: Tensor, key: Tensor, **settings: Any) -> None:
+    """Call a pass with the first halves of vectors, then their second halves: normals come in pairs."""
+    size = vectors[0].numel()
+    half, pairs = (size + 1) // 2, size // 2
+    firsts, seconds = [v[:pairs] for v in vectors], [v[half:] for v in vectors]
+    function(*firsts, *seconds, key=key, start=0, **settings)
+    if pairs < half:  # the one in the middle has no partner
+        middle = [v[pairs:half] for v in vectors]
+        function(*middle, *(v.clone() for v in middle), key=key, start=pairs, **settings)
+
+
+def normals(key: Tensor, start: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Two normals for each place from `start` on, from two uniforms.
+
+    They are sqrt(-2 log u) times the cosine and the sine of an angle (Box and Muller).
+    """
+    index = torch.arange(start, start + like.numel(), dtype=torch.int32, device=like.device)
     bits = _mix(_mix(index + key[0]) ^ key[1])
     turn = _mix(_mix(index + key[2]) ^ key[3])
-    exact = torch.float64 if first.dtype == torch.float64 else torch.float32
+    exact = torch.float64 if like.dtype == torch.float64 else torch.float32
     # The 31 low bits as a whole number: small ones stay exact, so the tail is not coarse.
     u = ((bits & 0x7FFFFFFF).to(exact) + 0.5) * 2.0**-31
     angle = turn.to(exact) * (math.pi * 2.0**-31)
     radius = torch.sqrt(-2 * torch.log(u))
     cos, sin = elementary.cos_sin(angle)
-    first.copy_(radius * cos)
-    second.copy_(radius * sin)
+    return (radius * cos).to(like.dtype), (radius * sin).to(like.dtype)
+
+
+@one_pass(pairs=True, multiply_add=True)
+def _normal_(first: Tensor, second: Tensor, *, key: Tensor, start: int) -> None:
+    for eps, normal in zip((first, second), normals(key, start, first), strict=True):
+        eps.copy_(normal)
 
 
 def _mix(x: Tensor) -> Tensor:

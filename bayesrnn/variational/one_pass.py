@@ -36,9 +36,12 @@ class OnePass:
     compiler, but for tensors: a number that changes from call to call should be a 0-dimensional one.
     """
 
-    def __init__(self, function: Callable[..., None], *, weights_each: int = 1) -> None:
+    def __init__(
+        self, function: Callable[..., None], *, pairs: bool = False, multiply_add: bool = False
+    ) -> None:
         self.function = function
-        self.weights_each = weights_each
+        self.weights_each = 2 if pairs else 1
+        self.multiply_add = multiply_add
         self._compiled: dict[Hashable, Callable[..., None] | None] = {}
         update_wrapper(self, function)
 
@@ -77,7 +80,7 @@ class OnePass:
             try:
                 # For one length: code for any length is up to twice as slow.
                 compiled = torch.compile(own, dynamic=False, fullgraph=True)
-                with torch._dynamo.config.patch(specialize_float=True), _fused_multiply_add():
+                with torch._dynamo.config.patch(specialize_float=True), self._flags():
                     compiled(*vectors, **settings)
                 return compiled
             except Exception as error:
@@ -85,34 +88,36 @@ class OnePass:
         if _is_of_the_machine(failure):
             enabled = False
         reason = str(getattr(failure, "inner_exception", failure)).strip().splitlines()[0][:200]
+        name = self.function.__name__.strip("_")
         warnings.warn(
-            f"torch.compile does not work here for {self.function.__name__}, so training will be slower, "
+            f"torch.compile does not work here for {name}, so training will be slower, "
             f"with the same results: {reason} (BAYESRNN_COMPILE=0 silences this)",
             stacklevel=5,
         )
         return None
 
+    def _flags(self) -> AbstractContextManager[Any]:
+        """The compiler's settings for this function."""
+        from torch._inductor import config
 
-def one_pass(function: Callable[..., None]) -> OnePass:
-    """Mark an in-place, elementwise function of flat vectors."""
-    return OnePass(function)
+        flag = "enable_floating_point_contract_flag"
+        if self.multiply_add and hasattr(config.cpp, flag):
+            return config.patch({f"cpp.{flag}": "fast"})
+        return nullcontext()
 
 
-def one_pass_of_pairs(function: Callable[..., None]) -> OnePass:
-    """Mark one whose vectors are halves of a longer one."""
-    return OnePass(function, weights_each=2)
+def one_pass(
+    *, pairs: bool = False, multiply_add: bool = False
+) -> Callable[[Callable[..., None]], OnePass]:
+    """Mark an in-place, elementwise function of flat vectors.
+
+    With `pairs` the vectors are halves of longer ones. With `multiply_add` the C++ compiler may round
+    a * b + c once, which torch forbids: some passes gain a fifth by it, some lose as much.
+    """
+    return lambda function: OnePass(function, pairs=pairs, multiply_add=multiply_add)
 
 
 _compiling = Lock()
-
-
-def _fused_multiply_add() -> AbstractContextManager[Any]:
-    """Let the C++ compiler join a * b + c, which torch forbids for the sake of equal rounding."""
-    from torch._inductor import config
-
-    flag = "cpp.enable_floating_point_contract_flag"
-    known = hasattr(config.cpp, flag.removeprefix("cpp."))
-    return config.patch({flag: "fast"}) if known else nullcontext()
 
 
 def _key(vector: Tensor, settings: dict[str, Any]) -> Hashable:

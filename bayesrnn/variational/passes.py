@@ -6,25 +6,36 @@ from typing import Any
 
 from torch import Tensor
 
-from bayesrnn.variational import bbb, gaussian, priors, sharpening
+from bayesrnn.variational import bbb, gaussian, noise, priors, sharpening
 from bayesrnn.variational.one_pass import one_pass
 
 
-@one_pass
+@one_pass(multiply_add=True)
 def sigma_(sigma: Tensor, rho: Tensor) -> None:
     """sigma <- softplus(rho)."""
     sigma.copy_(gaussian.sigma_from_rho(rho))
 
 
-@one_pass
-def sample_(theta: Tensor, mu: Tensor, rho: Tensor, sigma: Tensor, eps: Tensor) -> None:
-    """sigma <- softplus(rho), and theta."""
-    new_sigma = gaussian.sigma_from_rho(rho)
-    sigma.copy_(new_sigma)
-    theta.copy_(gaussian.reparameterise(mu, new_sigma, eps))
+def sample_(
+    theta: Tensor, mu: Tensor, rho: Tensor, sigma: Tensor, eps: Tensor, *, key: Tensor
+) -> None:
+    """eps <- N(0, 1) by the key, sigma <- softplus(rho), and theta."""
+    noise.in_pairs(_sample_, theta, mu, rho, sigma, eps, key=key)
 
 
-@one_pass
+@one_pass(pairs=True, multiply_add=True)
+def _sample_(*halves: Tensor, key: Tensor, start: int) -> None:
+    each = len(halves) // 2
+    normals = noise.normals(key, start, halves[0])
+    for half, normal in zip((halves[:each], halves[each:]), normals, strict=True):
+        theta, mu, rho, sigma, eps = half
+        new_sigma = gaussian.sigma_from_rho(rho)
+        eps.copy_(normal)
+        sigma.copy_(new_sigma)
+        theta.copy_(gaussian.reparameterise(mu, new_sigma, normal))
+
+
+@one_pass()
 def sampled_gradients_(
     g: Tensor, eps: Tensor, mu: Tensor, sigma: Tensor, *, prior: Any, kl_weight: Tensor
 ) -> None:
@@ -35,7 +46,7 @@ def sampled_gradients_(
     eps.copy_(g_rho)
 
 
-@one_pass
+@one_pass(multiply_add=True)
 def expected_gradients_(
     g: Tensor, eps: Tensor, mu: Tensor, sigma: Tensor, *, prior: Any, kl_weight: Tensor
 ) -> None:
@@ -46,15 +57,23 @@ def expected_gradients_(
     eps.copy_(g_rho)
 
 
-@one_pass
 def sharpen_(
-    phi: Tensor, g_phi: Tensor, kappa: Tensor, eps0: Tensor, *, eta_unit: float, sigma0: float
+    phi: Tensor, g_phi: Tensor, kappa: Tensor, *, key: Tensor, eta_unit: float, sigma0: float
 ) -> None:
-    """phi <- theta."""
-    phi.copy_(sharpening.sharpen(phi, g_phi, kappa * eta_unit, sigma0, eps0))
+    """phi <- theta, its noise eps0 by the key."""
+    noise.in_pairs(_sharpen_, phi, g_phi, kappa, key=key, eta_unit=eta_unit, sigma0=sigma0)
 
 
-@one_pass
+@one_pass(pairs=True, multiply_add=True)
+def _sharpen_(*halves: Tensor, key: Tensor, start: int, eta_unit: float, sigma0: float) -> None:
+    each = len(halves) // 2
+    normals = noise.normals(key, start, halves[0])
+    for half, eps0 in zip((halves[:each], halves[each:]), normals, strict=True):
+        phi, g_phi, kappa = half
+        phi.copy_(sharpening.sharpen(phi, g_phi, kappa * eta_unit, sigma0, eps0))
+
+
+@one_pass()
 def kappa_gradient_(
     g_kappa: Tensor,
     g_phi: Tensor,

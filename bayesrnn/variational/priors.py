@@ -109,8 +109,9 @@ class ScaleMixture(_Mixture):
 
     def score(self, theta: Tensor) -> Tensor:
         wide = _Bump.of(self)
-        precision = torch.sigmoid(wide.logit(theta)).mul_(2 * wide.b).add_(1 / wide.sigma**2)
-        return precision.mul_(theta).neg_()
+        # Below -60 the sigmoid is nothing beside 1 / wide^2, and its exponential slow.
+        narrow = torch.sigmoid(wide.logit(theta).clamp_min(-60))
+        return -theta * (narrow * (2 * wide.b) + 1 / wide.sigma**2)
 
     def expected_log_prob(self, mu: Tensor, sigma: Tensor) -> Tensor:
         """Closed form for the wide component plus one-dimensional quadrature for the bump.
@@ -149,11 +150,12 @@ class ScaleMixture(_Mixture):
             return by_mu, by_sigma
         c, polynomial = _fit_bump(wide.a)
         m, v = mu * math.sqrt(wide.b), sigma.square() * wide.b
+        # A mean this small is none, and an envelope under exp(-60) stays there, as does the mean: smaller
+        # numbers, and the squares of tinier exponents, are denormal and slow; powers of larger means overflow.
+        m = torch.where(m.abs() < 1e-10, 0, m)
         s2 = 1 / (1 + 2 * c * v)
         mean, variance = m * s2, v * s2
-        # Where the envelope is under exp(-60) it stays there, and so does the mean: smaller numbers
-        # would be denormal and slow, and the powers of larger means overflow.
-        envelope = torch.exp(-(c * m * mean).clamp_max(60)) * s2.sqrt()
+        envelope = torch.exp(-(c * m * mean).clamp(1e-17, 60)) * s2.sqrt()
         edge = math.sqrt(60 / c)
         mean = mean.clamp(-edge, edge)
         total = torch.full_like(m, polynomial[0])
