@@ -135,6 +135,8 @@ class Settings:
             )
         values.setdefault("kl_gradient", "sampled")  # the only one when runs did not say
         task = values.pop("task", "")
+        if task == MnistConfig.TASK:
+            values.setdefault("white", 1.0)  # as above
         kinds: dict[str, type[Settings]] = {kind.TASK: kind for kind in (Config, MnistConfig)}
         if task not in kinds:
             raise ValueError(
@@ -222,12 +224,14 @@ class MnistConfig(Settings):
     """Hidden layers of the perceptron."""
     pixels: int = 0
     """Height and width of the pictures; 0 for what the data have."""
+    white: float = 2.0
+    """The brightest pixel, the darkest being 0: about that of Blundell et al., who divide by 126."""
     valid: int = 0
     """Training examples held out for validation; 0 for a sixth of them."""
-    kl_weighting: str = "uniform"
+    kl_weighting: str = "geometric"
     """How minibatches share the KL: uniform, or geometric (Blundell et al.)."""
-    epochs: int = 60
-    batch_size: int = 128
+    epochs: int = 80
+    batch_size: int = 256
     lr: float = 0.1
     lr_decay: float = 0.97
     lr_hold: int = 1
@@ -237,13 +241,15 @@ class MnistConfig(Settings):
     log_sigma1: float = 0.0
     log_sigma2: float = -6.0
     sigma_init: float = 0.01
+    sigma0: float = 0.005
+    kappa_init: float = 1.0
 
     @classmethod
     def for_method(cls, method: str) -> MnistConfig:
         """The defaults for a method: a posterior needs Adam, or its sigma would hardly move."""
         _check_choice("method", method, cls.CHOICES["method"])
         if method in ("bbb", "sharpened"):
-            return cls(method=method, optimizer="adam", lr=3e-3, lr_decay=0.94)
+            return cls(method=method, optimizer="adam", lr=6e-3, lr_decay=0.94)
         return cls(method=method)
 
     TASK: ClassVar[str] = "mnist"
@@ -255,6 +261,7 @@ class MnistConfig(Settings):
     }
     AT_LEAST_1: ClassVar[tuple[str, ...]] = (*Settings.AT_LEAST_1, "hidden", "layers")
     AT_LEAST_0: ClassVar[tuple[str, ...]] = (*Settings.AT_LEAST_0, "valid", "pixels")
+    ABOVE_0: ClassVar[tuple[str, ...]] = (*Settings.ABOVE_0, "white")
 
 
 def preset(name: str, method: str, **changes: Any) -> Config:

@@ -61,7 +61,7 @@ class FlatWeights:
         for slot, parameter in zip(self.layout, self.parameters, strict=True):
             parameter.data = vector[slot.span].view(slot.shape)
         # So that autograd notices a change of the weights between forward and backward.
-        torch.autograd.graph.increment_version(self.flat)
+        torch.autograd.graph.increment_version(self.whole)
         self._shows += 1
         # Autocast keeps low-precision copies of weights until its region ends; they are stale now.
         torch.clear_autocast_cache()
@@ -76,7 +76,11 @@ class FlatWeights:
             yield
             self.check()
         finally:
-            self.show(before)
+            try:
+                self.show(before)
+            except BaseException:  # interrupted half way
+                self.show(before)
+                raise
 
     def rest(self) -> Iterator[nn.Parameter]:
         """The model's trainable parameters that belong to no flat vector."""
@@ -97,6 +101,11 @@ class FlatWeights:
 
     def check(self) -> None:
         """Raise if a parameter of the model is no longer the view it was bound to."""
+        if self.whole.data_ptr() != self.shown.data_ptr():
+            raise ValueError(
+                "the vector of all weights was given other memory (vector_to_parameters, or `.data =`); "
+                "copy into it instead: posterior.mu.data.copy_(values)."
+            )
         for slot, places, bound in zip(self.layout, self._places, self.parameters, strict=True):
             for place in places:
                 owner = _submodule(self.model, place.name)
@@ -115,8 +124,11 @@ class FlatWeights:
                     )
 
     def changes(self) -> int:
-        """How often anyone has written to the parameters, or to `whole`."""
-        return self.flat._version - self._shows
+        """How often anyone has written to the parameters, or to `whole`: they count their writes together.
+
+        Not seen are writes that torch does not count: through `.data`, and by fused optimisers.
+        """
+        return self.whole._version - self._shows
 
     @contextmanager
     def own_grads(self) -> Iterator[None]:

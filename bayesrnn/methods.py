@@ -214,10 +214,10 @@ class LangevinLearner(PlainLearner):
                 "--sgld-samples."
             )
         # Dynamic evaluation moves theta; the samples move along with it.
-        then = self.theta.detach().clone()
+        then = self.weights.flat.clone()
         latest_first = self.samples[: -samples - 1 : -1]  # so that few are the first of many
         return [
-            lambda s=s: self.weights.showing(s + (self.theta.detach() - then)) for s in latest_first
+            lambda s=s: self.weights.showing(s + (self.weights.flat - then)) for s in latest_first
         ]
 
     def resting(self) -> list[Member]:

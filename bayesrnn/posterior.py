@@ -52,6 +52,7 @@ class Posterior:
     """
 
     mu: nn.Parameter
+    """The mean; inside `sample()` it shows the sample, as the model does."""
     rho: nn.Parameter
 
     def __init__(
@@ -224,9 +225,7 @@ class Posterior:
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Copy a `state_dict` in. Names and shapes are checked first; on error nothing changes."""
-        if not self._at_rest:
-            raise ValueError("load_state_dict inside sample(): leave the block first.")
-        self.weights.check()
+        self.check_at_rest()
         copy_state(self.state_dict(), state)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -322,7 +321,7 @@ class Posterior:
         return noise.new_key(generator, self.rho.device)
 
     def current_mu(self) -> Tensor:
-        """mu, also while the model holds something else."""
+        """The memory of mu, also while the model, and `mu` with it, holds something else."""
         return self.weights.flat
 
     @torch.no_grad()
@@ -331,9 +330,9 @@ class Posterior:
         return gaussian.reparameterise(self.current_mu(), draw.sigma, draw.eps)
 
     def place(self, theta: Tensor) -> AbstractContextManager[None]:
-        """Inside the block the model holds `theta`; after it, and after an error, what it held."""
+        """Inside the block the model holds a copy of `theta`; after it, and after an error, what it held."""
         copy = self.buffers.take()
-        copy.copy_(theta)
+        copy.copy_(theta.detach())
         return self._placed(copy)
 
     @contextmanager
@@ -421,12 +420,18 @@ class Posterior:
         if self.weights.changes() != before:
             raise ValueError(
                 "the weights were changed inside the block (an optimiser step, or an in-place "
-                "edit); that change is undone. Step after the block."
+                "edit); the model has its own again. Step after the block."
             )
 
     @property
     def _at_rest(self) -> bool:
         return self.weights.shown is self.weights.flat
+
+    def check_at_rest(self) -> None:
+        """Raise if the model holds anything but the mean."""
+        if not self._at_rest:
+            raise ValueError("load_state_dict inside sample(): leave the block first.")
+        self.weights.check()
 
     def _gather_inside(self, draw: Draw) -> Tensor | None:
         """The gradient of a draw whose block has not ended yet."""

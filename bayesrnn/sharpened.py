@@ -153,7 +153,7 @@ class Sharpened:
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Copy a `state_dict` in; on error nothing changes."""
-        self.posterior.weights.check()
+        self.posterior.check_at_rest()
         copy_state(self.state_dict(), state)
 
     def save(self, path: str | os.PathLike[str]) -> None:

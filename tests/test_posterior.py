@@ -486,6 +486,43 @@ def test_an_interrupt_while_weights_are_written_leaves_the_mean(monkeypatch):
     assert posterior.mu.grad is not None
 
 
+def test_an_interrupt_while_the_mean_comes_back_leaves_the_mean(monkeypatch):
+    posterior = _posterior()
+    before = posterior.model[0].weight.detach().clone()
+    show, calls = posterior.weights.show, []
+
+    def interrupted(vector):
+        calls.append(vector)
+        if len(calls) == 2:
+            posterior.model[0].weight.data = calls[0][: before.numel()].view(before.shape)
+            raise KeyboardInterrupt
+        show(vector)
+
+    monkeypatch.setattr(posterior.weights, "show", interrupted)
+    with pytest.raises(KeyboardInterrupt), posterior.sample():
+        pass
+    monkeypatch.undo()
+    assert torch.equal(posterior.model[0].weight, before)
+    _step(posterior)
+
+
+def test_a_mean_with_a_graph_can_be_placed():
+    posterior = _posterior()
+    with posterior.place(posterior.mu):
+        pass
+    _step(posterior)
+    assert not posterior.mu.grad.requires_grad
+    assert not posterior.noise().requires_grad
+
+
+def test_a_mean_in_other_memory_is_noticed():
+    posterior = _posterior()
+    values = torch.cat([p.detach().flatten() for p in posterior.parameters()])
+    nn.utils.vector_to_parameters(values, posterior.parameters())
+    with pytest.raises(ValueError, match="was given other memory"), posterior.sample():
+        pass
+
+
 def test_nested_samples_keep_their_gradients_apart():
     posterior = _posterior()
     with posterior.sample() as outer:

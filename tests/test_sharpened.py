@@ -249,3 +249,12 @@ def test_bad_closures():
         sharpened.backward(lambda: free * 2, kl_weight=0.1)
     with pytest.raises(ValueError, match="kl_weight=-1"):
         sharpened.backward(lambda: _loss(sharpened), kl_weight=-1)
+
+
+def test_no_state_is_loaded_inside_a_sample():
+    sharpened = _sharpened()
+    state = {name: value + 1 for name, value in sharpened.state_dict().items()}
+    before = sharpened.posterior.mu.detach().clone()
+    with sharpened.posterior.sample(), pytest.raises(ValueError, match="leave the block first"):
+        sharpened.load_state_dict(state)
+    assert torch.equal(sharpened.posterior.mu, before)

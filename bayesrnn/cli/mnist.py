@@ -51,11 +51,11 @@ class Mnist:
         config = self.config
         folder = self.run_folder or Path("runs") / _name(config)
         existing = DigitsRun.open(folder) if self.resume else None
-        digits = load_digits(config.data, config.valid)
+        digits = load_digits(config.data, config.valid, white=config.white)
         pixels = digits.train.x.shape[-1]
         if config.pixels not in (0, pixels):
             raise ValueError(
-                f"pixels = {config.pixels}, but the pictures of {config.data} have {pixels}; leave it out."
+                f"pixels = {config.pixels}, but the pictures of {config.data} have {pixels} a side."
             )
         config = replace(config, pixels=pixels)
         if existing:

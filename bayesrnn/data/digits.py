@@ -12,14 +12,12 @@ import torch
 from torch import Tensor
 
 CLASSES = 10
-WHITE = 2.0
-"""The brightest pixel, the darkest being 0: about that of Blundell et al., who divide by 126."""
 _IDX_BYTES = 0x08
 
 
 @dataclass(frozen=True)
 class Images:
-    """Pictures (examples, 1, height, width) from 0 to WHITE, and their classes."""
+    """Pictures (examples, 1, height, width), and their classes."""
 
     x: Tensor
     y: Tensor
@@ -41,20 +39,23 @@ class Digits:
     test: Images
 
 
-def load_digits(data: str, valid: int = 0) -> Digits:
+def load_digits(data: str, valid: int = 0, *, white: float = 2.0) -> Digits:
     """`digits`, the 8x8 pictures of scikit-learn, or a folder with MNIST's four IDX files, gzipped or not.
 
-    `valid` examples of the training files are held out; 0 for a sixth of them.
+    `valid` examples of the training files are held out; 0 for a sixth of them. Pixels go from 0 to `white`.
     """
     if data == "digits":
-        name, train, test = "digits", *_small_digits()
+        name, train, test = "digits", *_small_digits(white)
     else:
         folder = Path(data).expanduser()
         if not folder.is_dir():
             raise ValueError(
                 f"--data {data}: no such folder; name one with MNIST's IDX files, or use digits."
             )
-        name, train, test = folder.resolve().name, *(_split(folder, s) for s in ("train", "t10k"))
+        name, train, test = (
+            folder.resolve().name,
+            *(_split(folder, s, white) for s in ("train", "t10k")),
+        )
     held_out = valid or len(train) // 6
     if not 0 < held_out < len(train):
         raise ValueError(
@@ -64,7 +65,7 @@ def load_digits(data: str, valid: int = 0) -> Digits:
     return Digits(name, train[:cut], train[cut:], test)
 
 
-def _split(folder: Path, name: str) -> Images:
+def _split(folder: Path, name: str, white: float) -> Images:
     pictures = read_idx(_find(folder, f"{name}-images-idx3-ubyte"))
     labels = read_idx(_find(folder, f"{name}-labels-idx1-ubyte"))
     if pictures.ndim != 3 or labels.ndim != 1:
@@ -75,7 +76,7 @@ def _split(folder: Path, name: str) -> Images:
         raise ValueError(f"{folder}: a {name} label is {labels.max()}; digits go from 0 to 9.")
     if not len(pictures):
         raise ValueError(f"{folder}: there are no {name} images.")
-    x = torch.from_numpy(pictures).float().div_(255 / WHITE)[:, None]
+    x = torch.from_numpy(pictures).float().div_(255 / white)[:, None]
     return Images(x, torch.from_numpy(labels).long())
 
 
@@ -110,7 +111,7 @@ def _find(folder: Path, name: str) -> Path:
     raise ValueError(f"{folder} has neither {name} nor {name}.gz.")
 
 
-def _small_digits() -> tuple[Images, Images]:
+def _small_digits(white: float) -> tuple[Images, Images]:
     """1,797 real digits, the last fifth for the test: other writers than most of the training digits'."""
     try:
         from sklearn.datasets import load_digits as small
@@ -119,7 +120,7 @@ def _small_digits() -> tuple[Images, Images]:
             "--data digits needs scikit-learn: pip install 'bayesrnn[digits]', or name a folder of IDX files."
         ) from None
     pictures, labels = small(return_X_y=True)
-    x = torch.from_numpy(pictures).float().div_(16 / WHITE).view(-1, 1, 8, 8)
+    x = torch.from_numpy(pictures).float().div_(16 / white).view(-1, 1, 8, 8)
     whole = Images(x, torch.from_numpy(labels).long())
     cut = len(whole) * 4 // 5
     return whole[:cut], whole[cut:]

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from itertools import accumulate
 from statistics import median
+from typing import Any
 
 from bayesrnn.data.digits import Digits, load_digits
 from bayesrnn.evaluation.classification import classify, rotate
@@ -71,8 +73,8 @@ def digits_subjects(
     """Each run with its data, or others of the same size."""
     found, loaded = [], {}
     for run, label in zip(runs, labels(runs), strict=True):
-        key = (data or run.config.data, run.config.valid)
-        digits = loaded.setdefault(key, load_digits(*key))
+        key = (data or run.config.data, run.config.valid, run.config.white)
+        digits = loaded.setdefault(key, load_digits(*key[:2], white=key[2]))
         pixels = digits.test.x.shape[-1]
         if pixels != run.config.pixels:
             raise ValueError(
@@ -146,6 +148,19 @@ def digits_table(rows: Sequence[DigitsRow]) -> tuple[list[str], list[list[str]]]
 
 def render_digits(rows: Sequence[DigitsRow], *, markdown: bool = False) -> str:
     return (markdown_table if markdown else text_table)(*digits_table(rows))
+
+
+def epochs_of(run: DigitsRun) -> list[dict[str, Any]]:
+    """Each epoch's metrics, with the seconds of training so far and, if there is a KL, the free energy."""
+    seconds = accumulate(line["seconds"] for line in run.read_timing())
+    found = []
+    for line, clock in zip(run.read_metrics("epoch"), seconds, strict=False):
+        values = {**line, "seconds": clock}
+        if line["kl_per_example"] is not None:
+            nats = line["train_nats"], line["kl_per_example"], line["kl_theta_per_example"]
+            values["free_energy"] = sum(nats)
+        found.append(values)
+    return found
 
 
 def calibration_of_digits(subject: DigitsSubject) -> list[CalibrationRow]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import accumulate
 from typing import Any
 
 from bayesrnn.methods import PosteriorLearner
@@ -13,6 +12,7 @@ from bayesrnn.report.digits import (
     calibration_of_digits,
     compare_digits,
     digits_table,
+    epochs_of,
     pruned_errors,
     rotations,
 )
@@ -54,7 +54,7 @@ def make_digits_page(subjects: Sequence[DigitsSubject], progress: Callable[[str]
 
 
 def _learning(subjects: Sequence[DigitsSubject]) -> Section:
-    lines = {subject.name: _epochs(subject) for subject in subjects}
+    lines = {subject.name: epochs_of(subject.run) for subject in subjects}
     error = {"valid": "valid_error", "train": None, "label": "validation error (%)", "scale": 100.0}
     energy = {"valid": "free_energy", "train": None, "label": "free energy (nats/example)"}
     clock = {"x": "seconds", "x_label": "training time (s)"}
@@ -81,21 +81,6 @@ def _learning(subjects: Sequence[DigitsSubject]) -> Section:
         "for sharpening its own.</p>"
     )
     return Section("learning", "Learning curves", note + side_by_side(pictures))
-
-
-def _epochs(subject: DigitsSubject) -> list[dict[str, Any]]:
-    """Each epoch's metrics, with the seconds of training so far and the free energy."""
-    seconds = list(accumulate(line["seconds"] for line in subject.run.read_timing()))
-    found = []
-    for line, clock in zip(subject.run.read_metrics("epoch"), seconds, strict=False):
-        kl = line["kl_per_example"]
-        own = (
-            {}
-            if kl is None
-            else {"free_energy": line["train_nats"] + kl + line["kl_theta_per_example"]}
-        )
-        found.append({**line, **own, "seconds": clock})
-    return found
 
 
 def _has_kl(lines: list[dict[str, Any]]) -> bool:

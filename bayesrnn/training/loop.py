@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from bayesrnn.gradients import total_norm
 from bayesrnn.methods import SharpenedLearner
@@ -159,6 +160,7 @@ class Trainer:
             # SGD's shorter step along the gradient is one along a shortened gradient, not rewritten.
             group["lr"] = lr * shorter
         self.optimizer.step()
+        increment_version(self.parameters)  # which a fused optimiser does not
         learner.after_step(lr=lr, kl_weight=done.kl_weight, generator=self.noise)
 
         at.cut += 1

@@ -18,7 +18,12 @@ def softplus(x: Tensor) -> Tensor:
 
 def one_minus_exp(x: Tensor) -> Tensor:
     """1 - exp(-x) for x >= 0, accurate for tiny x too."""
-    return one_minus_exp_series(x) if _compiled_float32(x) else -torch.expm1(-x)
+    if not torch.compiler.is_compiling():
+        return -torch.expm1(-x)
+    if x.dtype == torch.float64:
+        t = torch.tanh(x / 2)
+        return 2 * t / (1 + t)
+    return one_minus_exp_series(x.float()).to(x.dtype)
 
 
 def cos_sin(angle: Tensor) -> tuple[Tensor, Tensor]:

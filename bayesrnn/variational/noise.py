@@ -42,6 +42,15 @@ def in_pairs(function: OnePass, *vectors: Tensor, key: Tensor, **settings: Any) 
         function(*middle, *(v.clone() for v in middle), key=key, start=pairs, **settings)
 
 
+def halves_with_normals(
+    halves: tuple[Tensor, ...], key: Tensor, start: int
+) -> list[tuple[tuple[Tensor, ...], Tensor]]:
+    """What `in_pairs` calls a pass with, as the vectors of each half and the noise for that half."""
+    each = len(halves) // 2
+    first, second = normals(key, start, halves[0])
+    return [(halves[:each], first), (halves[each:], second)]
+
+
 def normals(key: Tensor, start: int, like: Tensor) -> tuple[Tensor, Tensor]:
     """Two normals for each place from `start` on, from two uniforms.
 
@@ -61,7 +70,7 @@ def normals(key: Tensor, start: int, like: Tensor) -> tuple[Tensor, Tensor]:
 
 @one_pass(pairs=True, multiply_add=True)
 def _normal_(first: Tensor, second: Tensor, *, key: Tensor, start: int) -> None:
-    for eps, normal in zip((first, second), normals(key, start, first), strict=True):
+    for (eps,), normal in halves_with_normals((first, second), key, start):
         eps.copy_(normal)
 
 

@@ -123,8 +123,14 @@ _compiling = Lock()
 def _key(vector: Tensor, settings: dict[str, Any]) -> Hashable:
     """All that a compiled function depends on."""
     constants = tuple((k, v) for k, v in sorted(settings.items()) if not isinstance(v, Tensor))
-    state = torch.is_inference_mode_enabled(), torch.get_num_threads()
-    return constants, vector.numel(), vector.dtype, vector.device.type, state
+    device = vector.device.type
+    # What else the compiler looks at; it would compile anew by itself, without our settings.
+    state = (
+        torch.is_inference_mode_enabled(),
+        torch.get_num_threads(),
+        torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device),
+    )
+    return constants, vector.numel(), vector.dtype, device, state
 
 
 def _is_of_the_machine(error: Exception) -> bool:

@@ -25,10 +25,7 @@ def sample_(
 
 @one_pass(pairs=True, multiply_add=True)
 def _sample_(*halves: Tensor, key: Tensor, start: int) -> None:
-    each = len(halves) // 2
-    normals = noise.normals(key, start, halves[0])
-    for half, normal in zip((halves[:each], halves[each:]), normals, strict=True):
-        theta, mu, rho, sigma, eps = half
+    for (theta, mu, rho, sigma, eps), normal in noise.halves_with_normals(halves, key, start):
         new_sigma = gaussian.sigma_from_rho(rho)
         eps.copy_(normal)
         sigma.copy_(new_sigma)
@@ -66,10 +63,7 @@ def sharpen_(
 
 @one_pass(pairs=True, multiply_add=True)
 def _sharpen_(*halves: Tensor, key: Tensor, start: int, eta_unit: float, sigma0: float) -> None:
-    each = len(halves) // 2
-    normals = noise.normals(key, start, halves[0])
-    for half, eps0 in zip((halves[:each], halves[each:]), normals, strict=True):
-        phi, g_phi, kappa = half
+    for (phi, g_phi, kappa), eps0 in noise.halves_with_normals(halves, key, start):
         phi.copy_(sharpening.sharpen(phi, g_phi, kappa * eta_unit, sigma0, eps0))
 
 

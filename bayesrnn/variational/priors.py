@@ -109,8 +109,9 @@ class ScaleMixture(_Mixture):
 
     def score(self, theta: Tensor) -> Tensor:
         wide = _Bump.of(self)
-        # Below -60 the sigmoid is nothing beside 1 / wide^2, and its exponential slow.
-        narrow = torch.sigmoid(wide.logit(theta).clamp_min(-60))
+        logit = wide.logit(theta)
+        # Of an exponential that overflows, or nearly so, the computing is slow.
+        narrow = torch.where(logit < -80, 0, torch.sigmoid(logit.clamp_min(-80)))
         return -theta * (narrow * (2 * wide.b) + 1 / wide.sigma**2)
 
     def expected_log_prob(self, mu: Tensor, sigma: Tensor) -> Tensor:
@@ -150,12 +151,14 @@ class ScaleMixture(_Mixture):
             return by_mu, by_sigma
         c, polynomial = _fit_bump(wide.a)
         m, v = mu * math.sqrt(wide.b), sigma.square() * wide.b
-        # A mean this small is none, and an envelope under exp(-60) stays there, as does the mean: smaller
-        # numbers, and the squares of tinier exponents, are denormal and slow; powers of larger means overflow.
+        # A mean this small is none, and so is an envelope under exp(-60), where the mean stays: smaller numbers,
+        # and the squares of tinier exponents, are denormal and slow; the powers of larger means overflow.
         m = torch.where(m.abs() < 1e-10, 0, m)
         s2 = 1 / (1 + 2 * c * v)
         mean, variance = m * s2, v * s2
-        envelope = torch.exp(-(c * m * mean).clamp(1e-17, 60)) * s2.sqrt()
+        exponent = c * m * mean
+        envelope = torch.exp(-exponent.clamp(1e-17, 60)) * s2.sqrt()
+        envelope = torch.where(exponent < 60, envelope, 0)
         edge = math.sqrt(60 / c)
         mean = mean.clamp(-edge, edge)
         total = torch.full_like(m, polynomial[0])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from bayesrnn.data.digits import WHITE, load_digits, read_idx
+from bayesrnn.data.digits import load_digits, read_idx
 
 MNIST = Path(__file__).parents[3] / "shared" / "data" / "mnist"
 
@@ -36,7 +36,7 @@ def test_idx_files_gzipped_or_not(folder):
     assert [len(split) for split in (digits.train, digits.valid, digits.test)] == [10, 2, 2]
     assert digits.train.x.shape == (10, 1, 4, 4)
     raw = read_idx(folder / "train-images-idx3-ubyte.gz")
-    assert torch.equal(digits.valid.x[:, 0], torch.from_numpy(raw[10:]).float() / (255 / WHITE))
+    assert torch.equal(digits.valid.x[:, 0], torch.from_numpy(raw[10:]).float() / 127.5)
     assert digits.test.y.tolist() == [0, 1]
     assert len(load_digits(str(folder), valid=5).train) == 7
 
@@ -45,7 +45,8 @@ def test_the_embedded_digits():
     digits = load_digits("digits")
     assert len(digits.train) + len(digits.valid) + len(digits.test) == 1797
     assert digits.train.x.shape[1:] == (1, 8, 8)
-    assert 0 == digits.train.x.min() < digits.train.x.max() == WHITE
+    assert 0 == digits.train.x.min() < digits.train.x.max() == 2
+    assert load_digits("digits", white=1.0).train.x.max() == 1
     assert set(digits.test.y.tolist()) == set(range(10))
 
 

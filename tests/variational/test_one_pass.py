@@ -12,7 +12,7 @@ import torch._inductor.exc
 import bayesrnn
 from bayesrnn.variational import noise, one_pass, passes
 
-SIZE = 3000
+SIZE = 3001
 
 
 @pytest.fixture
@@ -115,3 +115,12 @@ def test_many_priors_compile_and_none_changes_how_warnings_are_shown(vectors, mo
     assert len(passes.sampled_gradients_._compiled) == 12
     assert all(passes.sampled_gradients_._compiled.values())
     assert warnings.filters == filters
+
+
+def test_autocast_changes_nothing(vectors, monkeypatch):
+    monkeypatch.setattr(one_pass, "LONG", 1)
+    monkeypatch.setattr(one_pass, "enabled", True)
+    outside = _run("sample", vectors)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = _run("sample", vectors)
+    assert all(torch.equal(inside[name], vector) for name, vector in outside.items())

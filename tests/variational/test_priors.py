@@ -205,3 +205,13 @@ def test_config_round_trip(prior):
 def test_bad_hyper_parameters(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("narrow", [1e-6, 1e-12, 1e-15])
+def test_a_very_narrow_component_is_nothing_far_away(narrow):
+    prior = bayesrnn.ScaleMixture(0.5, 1.0, narrow)
+    theta, sigma = torch.tensor([0.5, -0.01]), torch.tensor([1e-3, 1e-5])
+    torch.testing.assert_close(prior.score(theta), -theta)
+    by_mu, by_sigma = prior.expected_score(theta, sigma)
+    torch.testing.assert_close(by_mu, -theta)
+    torch.testing.assert_close(by_sigma, -sigma)
