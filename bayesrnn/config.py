@@ -232,7 +232,7 @@ class MnistConfig(Settings):
     """How minibatches share the KL: uniform, or geometric (Blundell et al.)."""
     epochs: int = 80
     batch_size: int = 256
-    lr: float = 0.1
+    lr: float = 0.3
     lr_decay: float = 0.97
     lr_hold: int = 1
     clip: float = 1000.0

@@ -151,8 +151,8 @@ class ScaleMixture(_Mixture):
             return by_mu, by_sigma
         c, polynomial = _fit_bump(wide.a)
         m, v = mu * math.sqrt(wide.b), sigma.square() * wide.b
-        # A mean this small is none, and so is an envelope under exp(-60), where the mean stays: smaller numbers,
-        # and the squares of tinier exponents, are denormal and slow; the powers of larger means overflow.
+        # A mean this small is none, and so is an envelope under exp(-60), where the mean stays: numbers
+        # still smaller, and squares of tinier exponents, are denormal and slow; larger ones overflow.
         m = torch.where(m.abs() < 1e-10, 0, m)
         s2 = 1 / (1 + 2 * c * v)
         mean, variance = m * s2, v * s2
