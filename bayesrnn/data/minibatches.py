@@ -86,6 +86,7 @@ class Minibatches:
         """pi_i, the first minibatch being 0."""
         if self.weighting == "uniform":
             return 1 / len(self)
+        # Later ones are as good as nothing, and times a gradient they would be denormal, which is slow.
         if index >= 64:
-            return 0.0  # as good as nothing, and times a gradient it would be denormal, which is slow
+            return 0.0
         return 2.0 ** -(index + 1) / (1 - 2.0 ** -len(self))
