@@ -102,17 +102,15 @@ class Sharpened:
                 loss_of(value).backward()
             g_theta = posterior.weights.gather_grad(posterior.buffers.take)
         assert g_theta is not None  # the first pass has shown that the loss reaches the weights
-        g_kappa = posterior.buffers.take()
         settings = {"sigma0": self.sigma0, "loss_scale": self.loss_scale}
         through = None
         if rng is not None:
             u = sharpening.hessian_direction(g_theta, g_phi, self.eta, **settings)
             through = self._hessian_product(closure, posterior.theta(draw), u, rng)
-        passes.kappa_gradient_(
-            g_kappa, g_phi, g_theta, self.kappa.detach(), eta_unit=self._eta_unit, **settings
-        )
-        self.kl_theta = sharpening.kl_of_step(g_phi, self.sigma0)
-        add_grad(self.kappa, g_kappa)
+        kappa, eta_unit = self.kappa.detach(), self._eta_unit
+        self.kl_theta = passes.kl_theta(g_phi, kappa, eta_unit=eta_unit, sigma0=self.sigma0)
+        passes.kappa_gradient_(g_phi, g_theta, kappa, eta_unit=eta_unit, **settings)
+        add_grad(self.kappa, g_phi)  # which it has become
         if through is not None:
             g_theta += through
         posterior.accumulate(draw, g_theta, kl_weight=kl_weight)
@@ -140,7 +138,9 @@ class Sharpened:
             self._sharpen_here(g_phi, eta_unit, generator)
             with torch.no_grad():
                 value = closure()
-        kl_theta = sharpening.kl_theta(g_phi, self.kappa.detach() * eta_unit, self.sigma0)
+        kl_theta = passes.kl_theta(
+            g_phi, self.kappa.detach(), eta_unit=eta_unit, sigma0=self.sigma0
+        )
         return Bound(value, kl_theta)
 
     def state_dict(self) -> dict[str, Tensor]:

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import bayesrnn
+from bayesrnn.variational import passes
 
 PRIOR = bayesrnn.ScaleMixture(0.25, 0.5, 0.01)
 X = torch.linspace(-1, 1, 30).view(5, 2, 3)
@@ -258,3 +259,11 @@ def test_no_state_is_loaded_inside_a_sample():
     with sharpened.posterior.sample(), pytest.raises(ValueError, match="leave the block first"):
         sharpened.load_state_dict(state)
     assert torch.equal(sharpened.posterior.mu, before)
+
+
+def test_kl_theta_is_the_same_however_long_the_vectors():
+    torch.manual_seed(0)
+    g_phi, kappa = torch.randn(600_001), torch.rand(600_001)
+    found = passes.kl_theta(g_phi, kappa, eta_unit=0.01, sigma0=0.02)
+    right = (0.01 * kappa * g_phi).double().square().sum() / (2 * 0.02**2)
+    torch.testing.assert_close(found.double(), right, rtol=1e-5, atol=0)

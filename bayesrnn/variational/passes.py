@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from bayesrnn.variational import bbb, gaussian, noise, priors, sharpening
@@ -67,9 +68,16 @@ def _sharpen_(*halves: Tensor, key: Tensor, start: int, eta_unit: float, sigma0:
         phi.copy_(sharpening.sharpen(phi, g_phi, kappa * eta_unit, sigma0, eps0))
 
 
+def kl_theta(g_phi: Tensor, kappa: Tensor, *, eta_unit: float, sigma0: float) -> Tensor:
+    """KL_theta in nats, summed stretch by stretch: eta * g_phi needs no vector of its own."""
+    stretch = 1 << 18 if g_phi.device.type == "cpu" else g_phi.numel()
+    pairs = zip(g_phi.split(stretch), kappa.split(stretch), strict=True)
+    parts = [sharpening.kl_theta(g, k * eta_unit, sigma0) for g, k in pairs]
+    return torch.stack(parts).sum()
+
+
 @one_pass()
 def kappa_gradient_(
-    g_kappa: Tensor,
     g_phi: Tensor,
     g_theta: Tensor,
     kappa: Tensor,
@@ -78,8 +86,6 @@ def kappa_gradient_(
     sigma0: float,
     loss_scale: float,
 ) -> None:
-    """g_kappa, and g_phi <- eta * g_phi, whose square is KL_theta's."""
-    eta = kappa * eta_unit
-    g_eta = sharpening.eta_gradient(g_theta, g_phi, eta, sigma0, loss_scale)
-    g_kappa.copy_(g_eta * eta_unit)
-    g_phi.copy_(eta * g_phi)
+    """g_phi <- g_kappa."""
+    g_eta = sharpening.eta_gradient(g_theta, g_phi, kappa * eta_unit, sigma0, loss_scale)
+    g_phi.copy_(g_eta * eta_unit)

@@ -19,11 +19,7 @@ def sharpen(phi: Tensor, g_phi: Tensor, eta: Tensor, sigma0: float, eps0: Tensor
 
 def kl_theta(g_phi: Tensor, eta: Tensor, sigma0: float) -> Tensor:
     """KL[q(theta | phi, (x, y)) || p(theta | phi)] = sum((eta * g_phi)^2) / (2 sigma0^2), in nats."""
-    return kl_of_step(eta * g_phi, sigma0)
-
-
-def kl_of_step(step: Tensor, sigma0: float) -> Tensor:
-    """The same from step = eta * g_phi."""
+    step = eta * g_phi
     return torch.dot(step, step) / (2 * sigma0**2)
 
 

@@ -27,7 +27,6 @@ def vectors():
         "g": torch.randn(SIZE),
         "g_phi": torch.randn(SIZE),
         "kappa": torch.rand(SIZE),
-        "g_kappa": torch.empty(SIZE),
     }
 
 
@@ -49,7 +48,7 @@ CASES = {
     "sharpen": (passes.sharpen_, ("mu", "g_phi", "kappa"), {**SHARPENING, "key": KEY}),
     "kappa": (
         passes.kappa_gradient_,
-        ("g_kappa", "g_phi", "g", "kappa"),
+        ("g_phi", "g", "kappa"),
         {**SHARPENING, "loss_scale": 0.05},
     ),
     "noise": (noise.normal_, ("eps",), {"key": KEY}),
