@@ -25,11 +25,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", default="digits", help="folder of MNIST's IDX files, or digits")
     parser.add_argument("--epochs", type=int, default=7, help="timed, after one that warms up")
-    parser.add_argument("--batch-size", type=int, nargs="+", default=[128])
+    parser.add_argument("--batch-size", type=int, nargs="+", default=[MnistConfig.batch_size])
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    digits = load_digits(options.data, 0)
+    digits = load_digits(options.data, white=MnistConfig.white)
     rows = []
     for batch_size in options.batch_size:
         seconds = _seconds(options.data, digits, options.epochs, batch_size)
