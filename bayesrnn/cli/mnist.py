@@ -8,11 +8,12 @@ from typing import Annotated, Any
 
 from tyro.conf import OmitArgPrefixes, arg
 
+from bayesrnn.cli.options import TrainingOptions, option_value
 from bayesrnn.config import MnistConfig
 
 
 @dataclass(frozen=True)
-class Mnist:
+class Mnist(TrainingOptions):
     """Train a classifier of digits, recurrent in nothing: perceptron or convolutions."""
 
     config: Annotated[OmitArgPrefixes[MnistConfig], arg(name="")] = field(
@@ -20,20 +21,10 @@ class Mnist:
     )
     run_folder: Annotated[Path | None, arg(name="run")] = None
     """Folder of the run; runs/DATA-NETWORK-METHOD-SEED if not given."""
-    resume: bool = False
-    """Go on with the run where it stopped, with the settings it began with."""
-    checkpoint_minutes: float = 10.0
-    """Also write a checkpoint every so many minutes."""
-    tensorboard: bool = True
-    """Write the metrics for TensorBoard too, if it is installed."""
-    json: bool = False
-    """Print the last epoch's metrics as JSON at the end, and nothing else."""
 
     @staticmethod
     def defaults(arguments: list[str]) -> Mnist:
         """The defaults of all options: the resumed run's, or those of the method named."""
-        from bayesrnn.cli.train import option_value
-
         folder = option_value(arguments, "--run")
         if "--resume" in arguments and folder is not None:
             from bayesrnn.training.run import DigitsRun

@@ -8,24 +8,17 @@ from typing import Annotated
 
 from tyro.conf import OmitArgPrefixes, arg
 
+from bayesrnn.cli.options import TrainingOptions, option_value
 from bayesrnn.config import Config, preset
 
 
 @dataclass(frozen=True)
-class Train:
+class Train(TrainingOptions):
     """Train a language model on text, or go on training it."""
 
     config: Annotated[OmitArgPrefixes[Config], arg(name="")] = field(default_factory=Config)
     run_folder: Annotated[Path | None, arg(name="run")] = None
     """Folder of the run; runs/DATA-PRESET-METHOD-SEED if not given."""
-    resume: bool = False
-    """Go on with the run where it stopped, with the settings it began with."""
-    checkpoint_minutes: float = 10.0
-    """Also write a checkpoint every so many minutes."""
-    tensorboard: bool = True
-    """Write the metrics for TensorBoard too, if it is installed."""
-    json: bool = False
-    """Print the last epoch's metrics as JSON at the end, and nothing else."""
 
     @staticmethod
     def defaults(arguments: list[str]) -> Train:
@@ -112,13 +105,3 @@ def _check_long_enough(config: Config, corpus) -> None:
             f"{config.data} has {words} training words, too few for {config.batch_size} streams; "
             "give more text, or lower --batch-size."
         )
-
-
-def option_value(arguments: list[str], option: str) -> str | None:
-    """What is given for an option, before the options are parsed."""
-    for index, argument in enumerate(arguments):
-        if argument == option and index + 1 < len(arguments):
-            return arguments[index + 1]
-        if argument.startswith(f"{option}="):
-            return argument.split("=", 1)[1]
-    return None
