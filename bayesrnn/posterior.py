@@ -348,13 +348,14 @@ class Posterior:
         with self._placed(theta, draw):
             yield draw
 
-    def rewrite(self, write: Callable[[Tensor], None]) -> None:
+    def rewrite(self, write: Callable[[Tensor], T]) -> T:
         """Inside `place` or `placed_draw`: let `write` change the weights in the model, a flat vector."""
         assert not self._at_rest
         self._in_model = None
         with torch.no_grad():
-            write(self.weights.shown)
+            result = write(self.weights.shown)
         self.weights.show(self.weights.shown)
+        return result
 
     @torch.no_grad()
     def accumulate(self, draw: Draw, g: Tensor, *, kl_weight: float) -> None:

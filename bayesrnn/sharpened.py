@@ -97,7 +97,7 @@ class Sharpened:
             with posterior.placed_draw(generator=generator) as draw:
                 rng = _rng_state(posterior.rho.device) if self.exact else None
                 g_phi = self._gradient_here(closure)
-                self._sharpen_here(g_phi, self._eta_unit, generator)
+                self.kl_theta = self._sharpen_here(g_phi, self._eta_unit, generator)
                 value = closure()
                 loss_of(value).backward()
             g_theta = posterior.weights.gather_grad(posterior.buffers.take)
@@ -108,7 +108,6 @@ class Sharpened:
             u = sharpening.hessian_direction(g_theta, g_phi, self.eta, **settings)
             through = self._hessian_product(closure, posterior.theta(draw), u, rng)
         kappa, eta_unit = self.kappa.detach(), self._eta_unit
-        self.kl_theta = passes.kl_theta(g_phi, kappa, eta_unit=eta_unit, sigma0=self.sigma0)
         passes.kappa_gradient_(g_phi, g_theta, kappa, eta_unit=eta_unit, **settings)
         add_grad(self.kappa, g_phi)  # which it has become
         if through is not None:
@@ -135,12 +134,9 @@ class Sharpened:
         eta_unit = self.sigma0**2 / (loss_scale or self.loss_scale)
         with placed:
             g_phi = self._gradient_here(closure)
-            self._sharpen_here(g_phi, eta_unit, generator)
+            kl_theta = self._sharpen_here(g_phi, eta_unit, generator)
             with torch.no_grad():
                 value = closure()
-        kl_theta = passes.kl_theta(
-            g_phi, self.kappa.detach(), eta_unit=eta_unit, sigma0=self.sigma0
-        )
         return Bound(value, kl_theta)
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -197,17 +193,18 @@ class Sharpened:
         g_phi = weights.flatten(grads, self.posterior.buffers.take())
         return self.posterior.zero_fixed(g_phi)
 
-    def _sharpen_here(self, g_phi: Tensor, eta_unit: float, generator: Generator | None) -> None:
-        """From phi to theta, in the model."""
+    def _sharpen_here(self, g_phi: Tensor, eta_unit: float, generator: Generator | None) -> Tensor:
+        """From phi to theta, in the model; returns KL_theta."""
         posterior = self.posterior
         key = posterior.noise_key(generator)
         settings = {"eta_unit": eta_unit, "sigma0": self.sigma0}
 
-        def write(weights: Tensor) -> None:
-            passes.sharpen_(weights, g_phi, self.kappa.detach(), key=key, **settings)
+        def write(weights: Tensor) -> Tensor:
+            kl = passes.sharpen_(weights, g_phi, self.kappa.detach(), key=key, **settings)
             posterior.fix(weights)
+            return kl
 
-        posterior.rewrite(write)
+        return posterior.rewrite(write)
 
     def _hessian_product(
         self, closure: Callable[[], Any], phi: Tensor, u: Tensor, rng: Tensor

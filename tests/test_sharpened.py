@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import bayesrnn
-from bayesrnn.variational import passes
+from bayesrnn.variational import one_pass, passes
 
 PRIOR = bayesrnn.ScaleMixture(0.25, 0.5, 0.01)
 X = torch.linspace(-1, 1, 30).view(5, 2, 3)
@@ -261,9 +261,13 @@ def test_no_state_is_loaded_inside_a_sample():
     assert torch.equal(sharpened.posterior.mu, before)
 
 
-def test_kl_theta_is_the_same_however_long_the_vectors():
+@pytest.mark.parametrize("compiled", [False, True], ids=["stretches", "compiled"])
+@pytest.mark.parametrize("size", [1, 600_000, 600_001])
+def test_kl_theta_counts_every_weight_once(size, compiled, monkeypatch):
+    monkeypatch.setattr(one_pass, "enabled", compiled)
     torch.manual_seed(0)
-    g_phi, kappa = torch.randn(600_001), torch.rand(600_001)
-    found = passes.kl_theta(g_phi, kappa, eta_unit=0.01, sigma0=0.02)
+    phi, g_phi, kappa = torch.zeros(size), torch.randn(size), torch.rand(size)
+    key = torch.tensor([1, 2, 3, 4], dtype=torch.int32)
+    found = passes.sharpen_(phi, g_phi, kappa, key=key, eta_unit=0.01, sigma0=0.02)
     right = (0.01 * kappa * g_phi).double().square().sum() / (2 * 0.02**2)
     torch.testing.assert_close(found.double(), right, rtol=1e-5, atol=0)

@@ -1,19 +1,37 @@
 """Elementary functions, in torch's form or, inside compiled passes, in one that costs less there.
 
-The compiler turns torch's softplus into a slow logarithm, and its expm1 into exp(x) - 1, which is wrong
-for small x. Here are series of a few multiplications, to the rounding of float32.
+The compiler calls a library for exp and log, which keeps the processor from working ahead; its
+softplus is slower still, and its expm1 is exp(x) - 1, which is wrong for small x. Here they are
+polynomials (least largest relative error on the range given) and the exponent bits of float32.
 """
 
 from __future__ import annotations
+
+import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+LARGEST = 87.0
+"""exp(-87) is the last power that is a normal number of float32: smaller ones are slow to compute with."""
+
+# expm1(r) / r for |r| < log(2) / 2, to 1.1e-8
+_EXPM1 = [1.00000001, 0.499999981, 0.166665062, 0.0416671362, 0.00836906988, 0.00138888725]
+# log(1 + e) / e for e in (0, 1), to 3.1e-8
+_LOG1P = [0.99999997, -0.499994931, 0.333190967, -0.248429815, 0.19106004]
+_LOG1P += [-0.136632401, 0.0782258859, -0.0295051987, 0.00523268435]
+# The same for 1 + e in (sqrt(1/2), sqrt(2)), to 2.7e-8
+_LOG = [0.999999974, -0.49999988, 0.333341856, -0.25002074, 0.199568335]
+_LOG += [-0.165623938, 0.149522681, -0.143668386, 0.0872234617]
+
 
 def softplus(x: Tensor) -> Tensor:
-    """log(1 + exp(x))."""
-    return softplus_series(x) if _compiled_float32(x) else F.softplus(x)
+    """log(1 + exp(x)), kept above the smallest normal number."""
+    if _compiled_float32(x):
+        return softplus_by_bits(x)
+    return F.softplus(x).clamp_min(torch.finfo(x.dtype).tiny)
 
 
 def one_minus_exp(x: Tensor) -> Tensor:
@@ -23,7 +41,22 @@ def one_minus_exp(x: Tensor) -> Tensor:
     if x.dtype == torch.float64:
         t = torch.tanh(x / 2)
         return 2 * t / (1 + t)
-    return one_minus_exp_series(x.float()).to(x.dtype)
+    return one_minus_exp_by_bits(x.float()).to(x.dtype)
+
+
+def exp_of_minus(x: Tensor) -> Tensor:
+    """exp(-x) for x >= 0, and from 87 on exp(-87)."""
+    return exp_of_minus_by_bits(x) if _compiled_float32(x) else torch.exp(-x.clamp_max(LARGEST))
+
+
+def sigmoid(x: Tensor) -> Tensor:
+    """1 / (1 + exp(-x)), never under exp(-87)."""
+    return sigmoid_by_bits(x) if _compiled_float32(x) else torch.sigmoid(x.clamp_min(-LARGEST))
+
+
+def log(x: Tensor) -> Tensor:
+    """log(x) for normal x > 0."""
+    return log_by_bits(x) if _compiled_float32(x) else torch.log(x)
 
 
 def cos_sin(angle: Tensor) -> tuple[Tensor, Tensor]:
@@ -31,33 +64,60 @@ def cos_sin(angle: Tensor) -> tuple[Tensor, Tensor]:
     return cos_sin_series(angle) if _compiled_float32(angle) else (angle.cos(), angle.sin())
 
 
-def softplus_series(x: Tensor) -> Tensor:
-    """max(x, 0) + log(1 + e) with e = exp(-|x|), by log(1 + e) = 2 artanh(e / (2 + e))."""
-    e = torch.exp(-x.abs())
-    s = e / (2 + e)
-    return torch.relu(x) + 2 * s * _polynomial(s * s, [1 / k for k in range(1, 17, 2)])
+def softplus_by_bits(x: Tensor) -> Tensor:
+    """max(x, 0) + log(1 + e) with e = exp(-|x|)."""
+    e = exp_of_minus_by_bits(x.abs())
+    return torch.relu(x) + e * polynomial(e, _LOG1P)
 
 
-def one_minus_exp_series(x: Tensor) -> Tensor:
-    """x - x^2/2! + x^3/3! - ... below 0.3, where 1 - exp(-x) would cancel."""
-    series = x * _polynomial(x, [1, -1 / 2, 1 / 6, -1 / 24, 1 / 120, -1 / 720, 1 / 5040])
-    return torch.where(x < 0.3, series, 1 - torch.exp(-x))
+def sigmoid_by_bits(x: Tensor) -> Tensor:
+    e = exp_of_minus_by_bits(x.abs())
+    t = e / (1 + e)
+    return torch.where(x < 0, t, 1 - t)
+
+
+def one_minus_exp_by_bits(x: Tensor) -> Tensor:
+    power, rest = _minus_parts(x)
+    return (1 - power) - rest
+
+
+def exp_of_minus_by_bits(x: Tensor) -> Tensor:
+    power, rest = _minus_parts(x)
+    return power + rest
+
+
+def _minus_parts(x: Tensor) -> tuple[Tensor, Tensor]:
+    """exp(-x) = 2^n + 2^n expm1(r) with -x = n log(2) + r: its two terms, of which tiny x leave 1 and -x."""
+    x = x.clamp_max(LARGEST)
+    n = torch.round(x * (-1 / math.log(2)))
+    # n log(2) in two parts, the first with few digits, so that no digit of r is lost.
+    r = (n * -0.693359375 - x) - n * -2.12194440e-4
+    power = ((n.to(torch.int32) + 127) << 23).view(torch.float32)
+    return power, power * (r * polynomial(r, _EXPM1))
+
+
+def log_by_bits(x: Tensor) -> Tensor:
+    """n log(2) + log(m) with x = 2^n m, m around 1."""
+    bits = x.view(torch.int32)
+    n = (bits - 0x3F3504F3) >> 23  # the bits of sqrt(1/2)
+    f = (bits - (n << 23)).view(torch.float32) - 1
+    return n.to(torch.float32) * math.log(2) + f * polynomial(f, _LOG)
 
 
 def cos_sin_series(angle: Tensor) -> tuple[Tensor, Tensor]:
     """Taylor's series at a quarter of the angle, which is then doubled twice."""
     t = angle * 0.25
     q = t * t
-    cos = _polynomial(q, [1, -1 / 2, 1 / 24, -1 / 720, 1 / 40320])
-    sin = t * _polynomial(q, [1, -1 / 6, 1 / 120, -1 / 5040, 1 / 362880])
+    cos = polynomial(q, [1, -1 / 2, 1 / 24, -1 / 720, 1 / 40320])
+    sin = t * polynomial(q, [1, -1 / 6, 1 / 120, -1 / 5040, 1 / 362880])
     for _ in range(2):
         cos, sin = 1 - 2 * sin * sin, 2 * sin * cos
     return cos, sin
 
 
-def _polynomial(x: Tensor, coefficients: list[float]) -> Tensor:
+def polynomial(x: Tensor, coefficients: Sequence[float | Tensor]) -> Tensor:
     """By Horner's rule, the constant first."""
-    value = torch.full_like(x, coefficients[-1])
+    value = torch.zeros_like(x) + coefficients[-1]
     for coefficient in reversed(coefficients[:-1]):
         value = value * x + coefficient
     return value

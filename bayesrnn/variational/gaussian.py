@@ -17,7 +17,7 @@ def sigma_from_rho(rho: Tensor) -> Tensor:
 
     Below it sigma would be denormal or zero: slow, and 1/sigma infinite.
     """
-    return elementary.softplus(rho).clamp_min(torch.finfo(rho.dtype).tiny)
+    return elementary.softplus(rho)
 
 
 def rho_from_sigma(sigma: Tensor) -> Tensor:

@@ -39,7 +39,7 @@ def in_pairs(function: OnePass, *vectors: Tensor, key: Tensor, **settings: Any) 
     function(*firsts, *seconds, key=key, start=0, **settings)
     if pairs < half:  # the one in the middle has no partner
         middle = [v[pairs:half] for v in vectors]
-        function(*middle, *(v.clone() for v in middle), key=key, start=pairs, **settings)
+        function(*middle, *(torch.zeros_like(v) for v in middle), key=key, start=pairs, **settings)
 
 
 def halves_with_normals(
@@ -57,18 +57,18 @@ def normals(key: Tensor, start: int, like: Tensor) -> tuple[Tensor, Tensor]:
     They are sqrt(-2 log u) times the cosine and the sine of an angle (Box and Muller).
     """
     index = torch.arange(start, start + like.numel(), dtype=torch.int32, device=like.device)
-    bits = _mix(_mix(index + key[0]) ^ key[1])
-    turn = _mix(_mix(index + key[2]) ^ key[3])
+    bits = _mix((index + key[0]) ^ key[1])
+    turn = _mix((index + key[2]) ^ key[3])
     exact = torch.float64 if like.dtype == torch.float64 else torch.float32
     # The 31 low bits as a whole number: small ones stay exact, so the tail is not coarse.
     u = ((bits & 0x7FFFFFFF).to(exact) + 0.5) * 2.0**-31
     angle = turn.to(exact) * (math.pi * 2.0**-31)
-    radius = torch.sqrt(-2 * torch.log(u))
+    radius = torch.sqrt(-2 * elementary.log(u))
     cos, sin = elementary.cos_sin(angle)
     return (radius * cos).to(like.dtype), (radius * sin).to(like.dtype)
 
 
-@one_pass(pairs=True, multiply_add=True)
+@one_pass(pairs=True)
 def _normal_(first: Tensor, second: Tensor, *, key: Tensor, start: int) -> None:
     for (eps,), normal in halves_with_normals((first, second), key, start):
         eps.copy_(normal)
@@ -77,13 +77,16 @@ def _normal_(first: Tensor, second: Tensor, *, key: Tensor, start: int) -> None:
 def _mix(x: Tensor) -> Tensor:
     """A bijection of the 32-bit integers in which each input bit flips each output bit half the time.
 
-    Shifts and multiplications by the constants known as lowbias32.
+    Shifts and multiplications by the constants known as triple32. Two multiplications would not do:
+    weights some power of two apart would be correlated, by half a percent.
     """
-    x = x ^ _shift(x, 16)
-    x = x * 0x7FEB352D
+    x = x ^ _shift(x, 17)
+    x = x * (0xED5AD4BB - 2**32)
+    x = x ^ _shift(x, 11)
+    x = x * (0xAC4C1B51 - 2**32)
     x = x ^ _shift(x, 15)
-    x = x * (0x846CA68B - 2**32)
-    return x ^ _shift(x, 16)
+    x = x * 0x31848BAB
+    return x ^ _shift(x, 14)
 
 
 def _shift(x: Tensor, bits: int) -> Tensor:

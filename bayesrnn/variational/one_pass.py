@@ -33,15 +33,13 @@ class OnePass:
     """Calls `function(*vectors, **settings)`, vectors all of one length and each element on its own.
 
     A setting called `start` is the index of the first element. Settings are constants to the
-    compiler, but for tensors: a number that changes from call to call should be a 0-dimensional one.
+    compiler, but for tensors: a number that changes from call to call should be a 0-dimensional one,
+    and so should a sum over the elements, to which a function may add.
     """
 
-    def __init__(
-        self, function: Callable[..., None], *, pairs: bool = False, multiply_add: bool = False
-    ) -> None:
+    def __init__(self, function: Callable[..., None], *, pairs: bool = False) -> None:
         self.function = function
         self.weights_each = 2 if pairs else 1
-        self.multiply_add = multiply_add
         self._compiled: dict[Hashable, Callable[..., None] | None] = {}
         update_wrapper(self, function)
 
@@ -80,7 +78,7 @@ class OnePass:
             try:
                 # For one length: code for any length is up to twice as slow.
                 compiled = torch.compile(own, dynamic=False, fullgraph=True)
-                with torch._dynamo.config.patch(specialize_float=True), self._flags():
+                with torch._dynamo.config.patch(specialize_float=True), _multiply_add():
                     compiled(*vectors, **settings)
                 return compiled
             except Exception as error:
@@ -96,28 +94,21 @@ class OnePass:
         )
         return None
 
-    def _flags(self) -> AbstractContextManager[Any]:
-        """The compiler's settings for this function."""
-        from torch._inductor import config
 
-        flag = "enable_floating_point_contract_flag"
-        if self.multiply_add and hasattr(config.cpp, flag):
-            return config.patch({f"cpp.{flag}": "fast"})
-        return nullcontext()
-
-
-def one_pass(
-    *, pairs: bool = False, multiply_add: bool = False
-) -> Callable[[Callable[..., None]], OnePass]:
-    """Mark an in-place, elementwise function of flat vectors.
-
-    With `pairs` the vectors are halves of longer ones. With `multiply_add` the C++ compiler may round
-    a * b + c once, which torch forbids: some passes gain a fifth by it, some lose as much.
-    """
-    return lambda function: OnePass(function, pairs=pairs, multiply_add=multiply_add)
+def one_pass(*, pairs: bool = False) -> Callable[[Callable[..., None]], OnePass]:
+    """Mark an in-place, elementwise function of flat vectors; with `pairs` they are halves of longer ones."""
+    return lambda function: OnePass(function, pairs=pairs)
 
 
 _compiling = Lock()
+
+
+def _multiply_add() -> AbstractContextManager[Any]:
+    """Let the C++ compiler round a * b + c once, which torch forbids: up to three times as fast."""
+    from torch._inductor import config
+
+    flag = "enable_floating_point_contract_flag"
+    return config.patch({f"cpp.{flag}": "fast"}) if hasattr(config.cpp, flag) else nullcontext()
 
 
 def _key(vector: Tensor, settings: dict[str, Any]) -> Hashable:

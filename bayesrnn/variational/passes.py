@@ -11,7 +11,7 @@ from bayesrnn.variational import bbb, gaussian, noise, priors, sharpening
 from bayesrnn.variational.one_pass import one_pass
 
 
-@one_pass(multiply_add=True)
+@one_pass()
 def sigma_(sigma: Tensor, rho: Tensor) -> None:
     """sigma <- softplus(rho)."""
     sigma.copy_(gaussian.sigma_from_rho(rho))
@@ -24,7 +24,7 @@ def sample_(
     noise.in_pairs(_sample_, theta, mu, rho, sigma, eps, key=key)
 
 
-@one_pass(pairs=True, multiply_add=True)
+@one_pass(pairs=True)
 def _sample_(*halves: Tensor, key: Tensor, start: int) -> None:
     for (theta, mu, rho, sigma, eps), normal in noise.halves_with_normals(halves, key, start):
         new_sigma = gaussian.sigma_from_rho(rho)
@@ -44,7 +44,7 @@ def sampled_gradients_(
     eps.copy_(g_rho)
 
 
-@one_pass(multiply_add=True)
+@one_pass()
 def expected_gradients_(
     g: Tensor, eps: Tensor, mu: Tensor, sigma: Tensor, *, prior: Any, kl_weight: Tensor
 ) -> None:
@@ -57,23 +57,23 @@ def expected_gradients_(
 
 def sharpen_(
     phi: Tensor, g_phi: Tensor, kappa: Tensor, *, key: Tensor, eta_unit: float, sigma0: float
+) -> Tensor:
+    """phi <- theta, its noise eps0 by the key; returns KL_theta in nats."""
+    exact = torch.promote_types(phi.dtype, torch.float32)
+    kl = torch.zeros((), dtype=exact, device=phi.device)
+    settings = {"eta_unit": eta_unit, "sigma0": sigma0}
+    noise.in_pairs(_sharpen_, phi, g_phi, kappa, key=key, kl=kl, **settings)
+    return kl
+
+
+@one_pass(pairs=True)
+def _sharpen_(
+    *halves: Tensor, key: Tensor, start: int, kl: Tensor, eta_unit: float, sigma0: float
 ) -> None:
-    """phi <- theta, its noise eps0 by the key."""
-    noise.in_pairs(_sharpen_, phi, g_phi, kappa, key=key, eta_unit=eta_unit, sigma0=sigma0)
-
-
-@one_pass(pairs=True, multiply_add=True)
-def _sharpen_(*halves: Tensor, key: Tensor, start: int, eta_unit: float, sigma0: float) -> None:
     for (phi, g_phi, kappa), eps0 in noise.halves_with_normals(halves, key, start):
-        phi.copy_(sharpening.sharpen(phi, g_phi, kappa * eta_unit, sigma0, eps0))
-
-
-def kl_theta(g_phi: Tensor, kappa: Tensor, *, eta_unit: float, sigma0: float) -> Tensor:
-    """KL_theta in nats, summed stretch by stretch: eta * g_phi needs no vector of its own."""
-    stretch = 1 << 18 if g_phi.device.type == "cpu" else g_phi.numel()
-    pairs = zip(g_phi.split(stretch), kappa.split(stretch), strict=True)
-    parts = [sharpening.kl_theta(g, k * eta_unit, sigma0) for g, k in pairs]
-    return torch.stack(parts).sum()
+        eta = kappa * eta_unit
+        kl.add_(sharpening.kl_theta(g_phi, eta, sigma0))
+        phi.copy_(sharpening.sharpen(phi, g_phi, eta, sigma0, eps0))
 
 
 @one_pass()

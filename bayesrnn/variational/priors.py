@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from bayesrnn.variational import elementary
 from bayesrnn.variational.gaussian import LOG_SQRT_2PI
 from bayesrnn.variational.layout import Layout, Slot
 
@@ -109,9 +110,7 @@ class ScaleMixture(_Mixture):
 
     def score(self, theta: Tensor) -> Tensor:
         wide = _Bump.of(self)
-        logit = wide.logit(theta)
-        # Of an exponential that overflows, or nearly so, the computing is slow.
-        narrow = torch.where(logit < -80, 0, torch.sigmoid(logit.clamp_min(-80)))
+        narrow = elementary.sigmoid(wide.logit(theta))
         return -theta * (narrow * (2 * wide.b) + 1 / wide.sigma**2)
 
     def expected_log_prob(self, mu: Tensor, sigma: Tensor) -> Tensor:
@@ -136,11 +135,11 @@ class ScaleMixture(_Mixture):
         """The bump's part in closed form, the bump being a polynomial times a Gaussian (`_fit_bump`).
 
         In units of 1 / sqrt(b), q = N(m, v) times exp(-c x^2) is s exp(-c m^2 s^2) N(m s^2, v s^2) with
-        s^2 = 1 / (1 + 2 c v). Under that normal the polynomial has the mean S, a sum of moments, and
+        s^2 = 1 / (1 + 2 c v). Under that normal the polynomial has the mean S, a sum of moments. With
+        its mean y = m s^2, and S' and S'' the derivatives of S by y,
 
-            d E[bump] / dm = s exp(-c m^2 s^2) (s^2 dS/dmean - 2 c mean S)
-            d E[bump] / dv = s exp(-c m^2 s^2) (s^4 (dS/dvariance - 2 c m dS/dmean)
-                                                + (2 c^2 mean^2 - c s^2) S)
+            d E[bump] / dm = s exp(-c m^2 s^2) (s^2 S' - 2 c y S)
+            d E[bump] / dv = s exp(-c m^2 s^2) (s^4 S'' / 2 - 2 c s^2 y S' + c (2 c y^2 - s^2) S)
         """
         if mu.dtype.itemsize < 4:  # terms cancel, and half precision has few digits
             by_mu, by_sigma = self.expected_score(mu.float(), sigma.float())
@@ -150,30 +149,18 @@ class ScaleMixture(_Mixture):
         if wide.b <= 0:
             return by_mu, by_sigma
         c, polynomial = _fit_bump(wide.a)
-        m, v = mu * math.sqrt(wide.b), sigma.square() * wide.b
-        # A mean this small is none, and so is an envelope under exp(-60), where the mean stays: numbers
-        # still smaller, and squares of tinier exponents, are denormal and slow; larger ones overflow.
-        m = torch.where(m.abs() < 1e-10, 0, m)
-        s2 = 1 / (1 + 2 * c * v)
-        mean, variance = m * s2, v * s2
-        exponent = c * m * mean
-        envelope = torch.exp(-exponent.clamp(1e-17, 60)) * s2.sqrt()
-        envelope = torch.where(exponent < 60, envelope, 0)
-        edge = math.sqrt(60 / c)
-        mean = mean.clamp(-edge, edge)
-        total = torch.full_like(m, polynomial[0])
-        by_mean, by_variance = torch.zeros_like(m), torch.zeros_like(m)
-        even, odd = torch.ones_like(m), mean  # E[x^(2j-2)] and E[x^(2j-1)]
-        for j, p in enumerate(polynomial[1:], start=1):
-            by_mean = by_mean + 2 * j * p * odd
-            by_variance = by_variance + j * (2 * j - 1) * p * even
-            even = mean * odd + (2 * j - 1) * variance * even
-            odd = mean * even + 2 * j * variance * odd
-            total = total + p * even
-        by_m = envelope * (s2 * by_mean - 2 * c * mean * total)
-        by_v = (by_variance - 2 * c * m * by_mean) * s2.square()
-        by_v = envelope * (by_v + (2 * c**2 * mean.square() - c * s2) * total)
-        return by_mu + by_m * math.sqrt(wide.b), by_sigma + by_v * sigma * (2 * wide.b)
+        v = sigma.square() * wide.b
+        inverse = 1 + 2 * c * v
+        s2 = 1 / inverse
+        y = mu * math.sqrt(wide.b) * s2
+        # Neither so small that its powers are denormal, and slow, nor so large that they overflow: from
+        # where on the envelope is exp(-60), and all that it multiplies as good as nothing.
+        y2 = torch.minimum(y * y + 1e-25, s2 * (60 / c))
+        envelope = s2.sqrt() * elementary.exp_of_minus(c * y2 * inverse)
+        total, by_y2, curve = _polynomial_mean(polynomial, y2, v * s2)
+        by_m = envelope * 2 * y * (s2 * by_y2 - c * total)
+        by_v = (s2 * curve - 4 * c * y2 * by_y2) * s2 + (2 * c * y2 - s2) * (c * total)
+        return by_mu + by_m * math.sqrt(wide.b), by_sigma + envelope * by_v * sigma * (2 * wide.b)
 
 
 @dataclass(frozen=True)
@@ -392,6 +379,29 @@ class _SegmentNormal:
     def expected_score(self, mu: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor]:
         precision = 1 / self.stddev.square()
         return -mu * precision, -sigma * precision
+
+
+def _polynomial_mean(
+    polynomial: list[float], y2: Tensor, variance: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """S = E[sum_j p_j x^(2j)] for x ~ N(y, variance), dS/d(y^2), and half its second derivative by y.
+
+    E[x^(2j)] = sum_i binomial(2j, 2i) (2j - 2i - 1)!! variance^(j-i) y^(2i), so S is a polynomial in y^2
+    whose coefficients are polynomials in the variance.
+    """
+    degree = len(polynomial) - 1
+    powers = []
+    for i in range(degree + 1):
+        terms = [
+            p * math.comb(2 * j, 2 * i) * math.prod(range(1, 2 * (j - i), 2))
+            for j, p in enumerate(polynomial)
+            if j >= i
+        ]
+        powers.append(elementary.polynomial(variance, terms))
+    total = elementary.polynomial(y2, powers)
+    by_y2 = elementary.polynomial(y2, [i * p for i, p in enumerate(powers)][1:])
+    curve = elementary.polynomial(y2, [i * (2 * i - 1) * p for i, p in enumerate(powers)][1:])
+    return total, by_y2, curve
 
 
 @torch.compiler.assume_constant_result

@@ -19,8 +19,7 @@ def sharpen(phi: Tensor, g_phi: Tensor, eta: Tensor, sigma0: float, eps0: Tensor
 
 def kl_theta(g_phi: Tensor, eta: Tensor, sigma0: float) -> Tensor:
     """KL[q(theta | phi, (x, y)) || p(theta | phi)] = sum((eta * g_phi)^2) / (2 sigma0^2), in nats."""
-    step = eta * g_phi
-    return torch.dot(step, step) / (2 * sigma0**2)
+    return (eta * g_phi).square().sum() / (2 * sigma0**2)
 
 
 def eta_gradient(

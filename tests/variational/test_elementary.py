@@ -17,17 +17,51 @@ def _relative_error(value, right):
 
 def test_softplus():
     right = torch.logaddexp(WIDE.double(), torch.zeros((), dtype=torch.float64))
-    assert _relative_error(elementary.softplus_series(WIDE), right) < 5e-7
+    assert _relative_error(elementary.softplus_by_bits(WIDE), right) < 3e-7
+    tails = torch.tensor([-math.inf, -200.0, math.inf, math.nan])
+    tiny = math.exp(-87)
+    torch.testing.assert_close(
+        elementary.softplus_by_bits(tails),
+        torch.tensor([tiny, tiny, math.inf, math.nan]),
+        equal_nan=True,
+        atol=0,
+        rtol=1e-6,
+    )
+
+
+def test_exp_of_minus():
+    x = torch.logspace(-37, math.log10(86.9), 20_000)
+    assert _relative_error(elementary.exp_of_minus_by_bits(x), torch.exp(-x.double())) < 2e-7
+    assert elementary.exp_of_minus_by_bits(torch.zeros(1)).item() == 1
+    last = torch.tensor([87.0, 88.0, 1e30, math.inf])
+    for value in (elementary.exp_of_minus_by_bits(last), elementary.exp_of_minus(last)):
+        torch.testing.assert_close(value, torch.full((4,), math.exp(-87)), atol=0, rtol=1e-6)
+    assert elementary.exp_of_minus_by_bits(torch.tensor(math.nan)).isnan()
+
+
+def test_sigmoid():
+    right = torch.sigmoid(WIDE.double())
+    assert _relative_error(elementary.sigmoid_by_bits(WIDE), right) < 3e-7
     tails = torch.tensor([-math.inf, math.inf, math.nan])
-    torch.testing.assert_close(elementary.softplus_series(tails), F.softplus(tails), equal_nan=True)
+    right = torch.tensor([math.exp(-87), 1, math.nan])
+    for value in (elementary.sigmoid_by_bits(tails), elementary.sigmoid(tails)):
+        torch.testing.assert_close(value, right, equal_nan=True, atol=0, rtol=1e-6)
 
 
 def test_one_minus_exp():
     x = torch.cat([torch.logspace(-37, 2, 8000), torch.linspace(0.29, 0.31, 999)])
     right = -torch.expm1(-x.double())
-    assert _relative_error(elementary.one_minus_exp_series(x), right) < 4e-7
-    assert elementary.one_minus_exp_series(torch.zeros(1)).item() == 0
-    assert elementary.one_minus_exp_series(torch.tensor(math.inf)).item() == 1
+    assert _relative_error(elementary.one_minus_exp_by_bits(x), right) < 2e-7
+    assert elementary.one_minus_exp_by_bits(torch.zeros(1)).item() == 0
+    assert elementary.one_minus_exp_by_bits(torch.tensor(math.inf)).item() == 1
+
+
+def test_log():
+    x = torch.cat([torch.logspace(-37, 38, 20_000), torch.linspace(0.5, 1.5, 100_000)])
+    right = x.double().log()
+    found = elementary.log_by_bits(x).double()
+    torch.testing.assert_close(found, right, rtol=3e-7, atol=0)
+    assert elementary.log_by_bits(torch.ones(1)).item() == 0
 
 
 def test_cos_sin():
