@@ -1,27 +1,28 @@
-"""What the bound of a sharpened posterior is made of, in nats a word, on a trained run.
+"""What sharpening does to a trained run: the parts of its bound, and the spread of its gradient.
 
-    python benchmarks/sharpening.py RUN [--sigma0 0.01 0.02 0.04] [--streams 20] [--segments 30]
+    python benchmarks/sharpening.py RUN [--sigma0 0.01 0.02 0.04] [--streams 20] [--minibatches 12]
 
-For each minibatch of the validation text, with G the gradient of its total nats at phi:
+With G the gradient of a minibatch's total nats at phi, in nats a word of the validation text:
 
-    gain    how much the step phi - sigma0^2 G (kappa = 1) lowers its nats
+    gain    how much the step phi - sigma0^2 G (kappa = 1) lowers the minibatch's nats
     KL      what the step costs, sigma0^2 |G|^2 / 2
-    noise   how much sigma0 eps0 raises its nats, at the step's end
+    noise   how much sigma0 eps0 raises the nats, at the step's end
 
-The bound is below the nats at phi by gain - KL - noise. phi is the mean, and a sample of q(phi).
+The bound is below the nats at phi by gain - KL - noise. Then, over draws for the same minibatch, the
+variance of the gradient at theta against that at phi, summed over the weights, where theta has no noise
+of its own (step) and where it has (step, noise); and the length of the step against that of SGD's.
 """
 
 from __future__ import annotations
 
 import argparse
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from bayesrnn.data.corpus import cache_folder, load_split
@@ -35,9 +36,9 @@ from bayesrnn.training.run import Run
 
 @dataclass
 class Parts:
-    """Total nats over all minibatches."""
+    """Of the bound, in nats a word."""
 
-    before: float = 0.0
+    at_phi: float = 0.0
     gain: float = 0.0
     kl: float = 0.0
     noise: float = 0.0
@@ -47,42 +48,76 @@ class Parts:
         return self.gain - self.kl - self.noise
 
 
-def measure(
-    posterior: Posterior, stretches: list[Segment], sigma0: float, *, sampled: bool
-) -> Parts:
-    model, parts, state = posterior.model, Parts(), None
-    model.eval()
-    generator = torch.Generator().manual_seed(0)
+@dataclass
+class Probe:
+    """A posterior and the minibatches to try it on."""
 
-    def nats(segment: Segment) -> tuple[Tensor, Any]:
-        logits, after = model(segment.x, state)
-        each = F.cross_entropy(logits.flatten(0, 1), segment.y.flatten(), reduction="none")
-        return each[segment.counted.flatten()].sum(), after
+    posterior: Posterior
+    minibatches: list[Segment]
 
-    def place(theta: Tensor) -> AbstractContextManager[None]:
-        return posterior.place(theta)
+    def nats(self, minibatch: Segment, theta: Tensor, state: Any) -> float:
+        """The minibatch's total at these weights."""
+        with torch.no_grad(), self.posterior.place(theta):
+            return self._total(minibatch, state)[0].item()
 
-    for segment in stretches:
-        phi = posterior.current_mu().clone()
-        if sampled:
-            phi += posterior.sigma() * posterior.noise(generator=generator)
-        with place(phi):
-            before, after = nats(segment)
-            grads = torch.autograd.grad(before, posterior.weights.parameters)
-        step = posterior.weights.flatten(grads).mul_(sigma0**2)
-        kl = step.square().sum(dtype=torch.float64).item() / (2 * sigma0**2)
-        with torch.no_grad():
-            with place(phi - step):
-                stepped = nats(segment)[0].item()
-            eps0 = posterior.noise(generator=generator)
-            with place(phi - step + sigma0 * eps0):
-                noisy = nats(segment)[0].item()
-        state = tuple(s.detach() for s in after)
-        parts.before += before.item()
-        parts.gain += before.item() - stepped
-        parts.kl += kl
-        parts.noise += noisy - stepped
-    return parts
+    def gradient(self, minibatch: Segment, theta: Tensor, state: Any) -> tuple[Tensor, float, Any]:
+        """G at these weights, the nats, and the state after them."""
+        weights = self.posterior.weights
+        with self.posterior.place(theta):
+            total, after = self._total(minibatch, state)
+            gradient = weights.flatten(torch.autograd.grad(total, weights.parameters))
+        return gradient, total.item(), tuple(s.detach() for s in after)
+
+    def _total(self, minibatch: Segment, state: Any) -> tuple[Tensor, Any]:
+        logits, after = self.posterior.model(minibatch.x, state)
+        nats = F.cross_entropy(logits.flatten(0, 1), minibatch.y.flatten(), reduction="none")
+        return nats[minibatch.counted.flatten()].sum(), after
+
+    def phi(self, sampled: bool, generator: Generator) -> Tensor:
+        mu = self.posterior.current_mu()
+        if not sampled:
+            return mu.clone()
+        return mu + self.posterior.sigma() * self.posterior.noise(generator=generator)
+
+    def bound(self, sigma0: float, *, sampled: bool) -> Parts:
+        generator, parts, state = torch.Generator().manual_seed(0), Parts(), None
+        words = sum(int(minibatch.counted.sum()) for minibatch in self.minibatches)
+        for minibatch in self.minibatches:
+            phi = self.phi(sampled, generator)
+            g, before, after = self.gradient(minibatch, phi, state)
+            step = g.mul_(sigma0**2)
+            noise = sigma0 * self.posterior.noise(generator=generator)
+            stepped = self.nats(minibatch, phi - step, state)
+            noisy = self.nats(minibatch, phi - step + noise, state)
+            kl = step.square().sum(dtype=torch.float64).item() / (2 * sigma0**2)
+            parts.at_phi += before / words
+            parts.gain += (before - stepped) / words
+            parts.kl += kl / words
+            parts.noise += (noisy - stepped) / words
+            state = after
+        return parts
+
+    def spread(self, sigma0: float, draws: int) -> tuple[float, float, float]:
+        """Variances at theta over that at phi, without and with eps0; and the step over SGD's."""
+        minibatch, generator = self.minibatches[0], torch.Generator().manual_seed(0)
+        kinds: tuple[list[Tensor], ...] = [], [], []
+        for _ in range(draws):
+            phi = self.phi(True, generator)
+            g = self.gradient(minibatch, phi, None)[0]
+            centre = phi - sigma0**2 * g
+            noise = sigma0 * self.posterior.noise(generator=generator)
+            kinds[0].append(g)
+            kinds[1].append(self.gradient(minibatch, centre, None)[0])
+            kinds[2].append(self.gradient(minibatch, centre + noise, None)[0])
+        at_phi, stepped, noisy = (_variance(gradients) for gradients in kinds)
+        streams = minibatch.x.shape[1]
+        return stepped / at_phi, noisy / at_phi, sigma0**2 * streams
+
+
+def _variance(gradients: list[Tensor]) -> float:
+    mean = sum(gradients[1:], gradients[0]) / len(gradients)
+    squares = [(g - mean).square().sum(dtype=torch.float64).item() for g in gradients]
+    return sum(squares) / (len(gradients) - 1)
 
 
 def main() -> None:
@@ -92,26 +127,33 @@ def main() -> None:
     parser.add_argument("run", type=Path, help="a folder of `bayesrnn train`, bbb or sharpened")
     parser.add_argument("--sigma0", type=float, nargs="+", default=[0.01, 0.02, 0.04])
     parser.add_argument("--streams", type=int, default=20)
-    parser.add_argument("--segments", type=int, default=30, help="minibatches of 35 steps")
+    parser.add_argument("--minibatches", type=int, default=12)
+    parser.add_argument("--draws", type=int, default=8, help="for the spread of the gradient")
     options = parser.parse_args()
     run = Run.open(options.run)
     learner = run.load_learner()
-    assert isinstance(learner, PosteriorLearner), "a run of bbb or sharpened"
-    tokens = load_split(
-        find_source(run.config.data, cache_folder()), "valid", run.vocabulary, cache_folder()
-    )
+    if not isinstance(learner, PosteriorLearner):
+        parser.error(f"{options.run} is a run of {run.config.method}; give one of bbb or sharpened")
+    source = find_source(run.config.data, cache_folder())
+    tokens = load_split(source, "valid", run.vocabulary, cache_folder())
     every = segments(tokens, streams=options.streams, steps=run.config.unroll)
-    stretches = list(islice(every, options.segments))
-    words = sum(int(segment.counted.sum()) for segment in stretches)
+    learner.model.eval()
+    probe = Probe(learner.posterior, list(islice(every, options.minibatches)))
+
     rows = []
     for sampled in (False, True):
         for sigma0 in options.sigma0:
-            parts = measure(learner.posterior, stretches, sigma0, sampled=sampled)
-            each = [getattr(parts, field.name) / words for field in fields(Parts)]
+            parts = probe.bound(sigma0, sampled=sampled)
+            numbers = [f"{getattr(parts, field.name):.4f}" for field in fields(Parts)]
             phi = "sample" if sampled else "mean"
-            won = parts.won / words
-            rows.append([phi, f"{sigma0:g}", *(f"{x:.4f}" for x in each), f"{won:+.4f}"])
+            rows.append([phi, f"{sigma0:g}", *numbers, f"{parts.won:+.4f}"])
     print(markdown_table(["phi", "sigma0", "nats at phi", "gain", "KL", "noise", "won"], rows))
+    print()
+    rows = []
+    for sigma0 in options.sigma0:
+        step, noisy, length = probe.spread(sigma0, options.draws)
+        rows.append([f"{sigma0:g}", f"{step:.3f}", f"{noisy:.3f}", f"1/{1 / length:.0f}"])
+    print(markdown_table(["sigma0", "variance, step", "step, noise", "length of step"], rows))
 
 
 if __name__ == "__main__":
