@@ -68,7 +68,7 @@ class Sharpened:
         self.sigma0 = sigma0
         self.exact = exact
         self.kappa = nn.Parameter(torch.full_like(posterior.rho, kappa_init))
-        self.kl_theta = posterior.rho.new_zeros(())
+        self.kl_theta = torch.zeros((), device=posterior.rho.device)
         """KL_theta of the last minibatch in nats."""
 
     @property

@@ -28,7 +28,7 @@ _LOG += [-0.165623938, 0.149522681, -0.143668386, 0.0872234617]
 
 
 def softplus(x: Tensor) -> Tensor:
-    """log(1 + exp(x)), kept above the smallest normal number."""
+    """log(1 + exp(x)), kept a normal number: compiled, from x = -87 down as at -87."""
     if _compiled_float32(x):
         return softplus_by_bits(x)
     return F.softplus(x).clamp_min(torch.finfo(x.dtype).tiny)
@@ -50,7 +50,7 @@ def exp_of_minus(x: Tensor) -> Tensor:
 
 
 def sigmoid(x: Tensor) -> Tensor:
-    """1 / (1 + exp(-x)), never under exp(-87)."""
+    """1 / (1 + exp(-x)), from x = -87 down as at -87."""
     return sigmoid_by_bits(x) if _compiled_float32(x) else torch.sigmoid(x.clamp_min(-LARGEST))
 
 
@@ -93,6 +93,7 @@ def _minus_parts(x: Tensor) -> tuple[Tensor, Tensor]:
     # n log(2) in two parts, the first with few digits, so that no digit of r is lost.
     r = (n * -0.693359375 - x) - n * -2.12194440e-4
     power = ((n.to(torch.int32) + 127) << 23).view(torch.float32)
+    # Near 87 the second is denormal; joined with the sum that follows, as it is compiled, that costs nothing.
     return power, power * (r * polynomial(r, _EXPM1))
 
 

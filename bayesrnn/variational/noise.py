@@ -57,8 +57,7 @@ def normals(key: Tensor, start: int, like: Tensor) -> tuple[Tensor, Tensor]:
     They are sqrt(-2 log u) times the cosine and the sine of an angle (Box and Muller).
     """
     index = torch.arange(start, start + like.numel(), dtype=torch.int32, device=like.device)
-    bits = _mix((index + key[0]) ^ key[1])
-    turn = _mix((index + key[2]) ^ key[3])
+    bits, turn = _mix(index, key[0], key[1]), _mix(index, key[2], key[3])
     exact = torch.float64 if like.dtype == torch.float64 else torch.float32
     # The 31 low bits as a whole number: small ones stay exact, so the tail is not coarse.
     u = ((bits & 0x7FFFFFFF).to(exact) + 0.5) * 2.0**-31
@@ -74,14 +73,18 @@ def _normal_(first: Tensor, second: Tensor, *, key: Tensor, start: int) -> None:
         eps.copy_(normal)
 
 
-def _mix(x: Tensor) -> Tensor:
+def _mix(x: Tensor, first: Tensor, second: Tensor) -> Tensor:
     """A bijection of the 32-bit integers in which each input bit flips each output bit half the time.
 
     Shifts and multiplications by the constants known as triple32. Two multiplications would not do:
-    weights some power of two apart would be correlated, by half a percent.
+    weights some power of two apart would be correlated, by half a percent. One half of the key is
+    added before the first of them and the other joined after it: so no two keys give the same
+    numbers in another order.
     """
+    x = x + first
     x = x ^ _shift(x, 17)
     x = x * (0xED5AD4BB - 2**32)
+    x = x ^ second
     x = x ^ _shift(x, 11)
     x = x * (0xAC4C1B51 - 2**32)
     x = x ^ _shift(x, 15)

@@ -33,8 +33,9 @@ class OnePass:
     """Calls `function(*vectors, **settings)`, vectors all of one length and each element on its own.
 
     A setting called `start` is the index of the first element. Settings are constants to the
-    compiler, but for tensors: a number that changes from call to call should be a 0-dimensional one,
-    and so should a sum over the elements, to which a function may add.
+    compiler, but for tensors: a number that changes from call to call should be a 0-dimensional one. A sum
+    over the elements, to which a function may add, is a vector of one: what is added to a 0-dimensional
+    tensor of float64 the compiler drops.
     """
 
     def __init__(self, function: Callable[..., None], *, pairs: bool = False) -> None:

@@ -60,10 +60,10 @@ def sharpen_(
 ) -> Tensor:
     """phi <- theta, its noise eps0 by the key; returns KL_theta in nats."""
     exact = torch.promote_types(phi.dtype, torch.float32)
-    kl = torch.zeros((), dtype=exact, device=phi.device)
+    kl = torch.zeros(1, dtype=exact, device=phi.device)
     settings = {"eta_unit": eta_unit, "sigma0": sigma0}
     noise.in_pairs(_sharpen_, phi, g_phi, kappa, key=key, kl=kl, **settings)
-    return kl
+    return kl[0]
 
 
 @one_pass(pairs=True)

@@ -154,8 +154,8 @@ class ScaleMixture(_Mixture):
         s2 = 1 / inverse
         y = mu * math.sqrt(wide.b) * s2
         # Neither so small that its powers are denormal, and slow, nor so large that they overflow: from
-        # where on the envelope is exp(-60), and all that it multiplies as good as nothing.
-        y2 = torch.minimum(y * y + 1e-25, s2 * (60 / c))
+        # where on the envelope is exp(-80), and all that it multiplies as good as nothing.
+        y2 = torch.minimum(y * y + 1e-25, s2 * (80 / c))
         envelope = s2.sqrt() * elementary.exp_of_minus(c * y2 * inverse)
         total, by_y2, curve = _polynomial_mean(polynomial, y2, v * s2)
         by_m = envelope * 2 * y * (s2 * by_y2 - c * total)

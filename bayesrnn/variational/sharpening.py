@@ -19,7 +19,9 @@ def sharpen(phi: Tensor, g_phi: Tensor, eta: Tensor, sigma0: float, eps0: Tensor
 
 def kl_theta(g_phi: Tensor, eta: Tensor, sigma0: float) -> Tensor:
     """KL[q(theta | phi, (x, y)) || p(theta | phi)] = sum((eta * g_phi)^2) / (2 sigma0^2), in nats."""
-    return (eta * g_phi).square().sum() / (2 * sigma0**2)
+    step = eta * g_phi
+    step = step.to(torch.promote_types(step.dtype, torch.float32))  # small squares are many
+    return step.square().sum() / (2 * sigma0**2)
 
 
 def eta_gradient(
