@@ -20,6 +20,7 @@ from bayesrnn.config import preset
 from bayesrnn.gradients import total_norm
 from bayesrnn.methods import Learner, make_learner
 from bayesrnn.report.table import markdown_table
+from bayesrnn.training.memory import keep_memory
 
 BATCH, UNROLL, VOCABULARY = 20, 35, 10_000
 METHODS = ("dropout", "bbb", "bbb sampled", "sharpened")
@@ -88,6 +89,7 @@ def main() -> None:
     print(
         f"bayesrnn {bayesrnn.__version__}, torch {torch.__version__}, {torch.get_num_threads()} threads\n"
     )
+    keep_memory()
     fastest = peak()
     rows = []
     for hidden in options.hidden:

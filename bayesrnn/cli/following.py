@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from bayesrnn.config import Settings
 from bayesrnn.training.loop import Trainer
+from bayesrnn.training.memory import keep_memory
 
 
 def follow(
@@ -27,6 +28,7 @@ def follow(
 ) -> None:
     """Train to the end, showing a bar, a line an epoch, and at Ctrl-C how to go on; or one line of JSON."""
     run = trainer.run_folder
+    keep_memory()
     last = _train(trainer, describe, epoch_line, tensorboard, quiet=as_json)
     if as_json:
         print(json.dumps(last or (run.read_metrics("epoch") or [{}])[-1]))

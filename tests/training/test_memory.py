@@ -1,0 +1,45 @@
+"""What a process frees it keeps, where the C library can be told to."""
+
+from __future__ import annotations
+
+import platform
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from bayesrnn.training.memory import keep_memory
+
+PROGRAM = """
+import resource, sys
+import torch
+from bayesrnn.training.memory import keep_memory
+if sys.argv[1] == "keep":
+    assert keep_memory()
+def touch():
+    for size in (2_000_000, 10_000_000):
+        torch.ones(size)
+for _ in range(20):
+    touch()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(10):
+    touch()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be told")
+def test_freed_memory_is_used_again():
+    pages = 12_000_000 * 4 // resource.getpagesize()
+    faults = {
+        way: int(subprocess.check_output([sys.executable, "-c", PROGRAM, way]))
+        for way in ("keep", "give back")
+    }
+    assert faults["keep"] < pages / 2  # in ten rounds
+    assert faults["keep"] < faults["give back"] / 5
+
+
+def test_elsewhere_nothing_happens(monkeypatch):
+    monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))
+    assert keep_memory() is False
