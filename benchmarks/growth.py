@@ -21,6 +21,7 @@ from bayesrnn.config import preset
 from bayesrnn.evaluation.perplexity import perplexity
 from bayesrnn.methods import make_learner
 from bayesrnn.report.table import markdown_table
+from bayesrnn.training.memory import keep_memory
 
 START = {"units": 200, "unroll": 35, "batch": 20, "vocabulary": 10_000}
 SIZES = {
@@ -129,6 +130,7 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, help="where to draw the curves")
     options = parser.parse_args()
+    keep_memory()
     curves = measure()
     rows = [
         [what, method, " ".join(f"{1e3 * s:.0f}" for s in seconds), f"{slope(sizes, seconds):.2f}"]

@@ -27,6 +27,7 @@ from training_step import BATCH, UNROLL, VOCABULARY, contender
 
 from bayesrnn.models.word_lm import WordLM, nats_per_stream
 from bayesrnn.report.table import markdown_table
+from bayesrnn.training.memory import keep_memory
 
 HIDDEN, KL_WEIGHT = 200, 4e-5
 
@@ -109,6 +110,7 @@ def main() -> None:
     )
     parser.add_argument("--steps", type=int, default=15, help="rounds measured")
     options = parser.parse_args()
+    keep_memory()
     contenders = {
         "dropout LSTM": contender("dropout", HIDDEN).step,
         "bayesrnn, bbb": contender("bbb", HIDDEN).step,
