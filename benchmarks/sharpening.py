@@ -10,7 +10,8 @@ With G the gradient of a minibatch's total nats at phi, in nats a word of the va
 
 The bound is below the nats at phi by gain - KL - noise. Then, over draws for the same minibatch, the
 variance of the gradient at theta against that at phi, summed over the weights, where theta has no noise
-of its own (step) and where it has (step, noise); and the length of the step against that of SGD's.
+of its own (step) and where it has (step, noise); and the length of the step against that of SGD's at a
+learning rate of 1.
 """
 
 from __future__ import annotations
@@ -130,8 +131,11 @@ def main() -> None:
     parser.add_argument("--minibatches", type=int, default=12)
     parser.add_argument("--draws", type=int, default=8, help="for the spread of the gradient")
     options = parser.parse_args()
-    run = Run.open(options.run)
-    learner = run.load_learner()
+    try:
+        run = Run.open(options.run)
+        learner = run.load_learner()
+    except ValueError as error:
+        parser.error(str(error))
     if not isinstance(learner, PosteriorLearner):
         parser.error(f"{options.run} is a run of {run.config.method}; give one of bbb or sharpened")
     source = find_source(run.config.data, cache_folder())

@@ -77,9 +77,9 @@ def _mix(x: Tensor, first: Tensor, second: Tensor) -> Tensor:
     """A bijection of the 32-bit integers in which each input bit flips each output bit half the time.
 
     Shifts and multiplications by the constants known as triple32. Two multiplications would not do:
-    weights some power of two apart would be correlated, by half a percent. One half of the key is
-    added before the first of them and the other joined after it: so no two keys give the same
-    numbers in another order.
+    weights some power of two apart would be correlated, by half a percent. One half of the key comes
+    before the first of them and the other after it: with both before it, neighbouring keys would
+    give two draws the same numbers in another order.
     """
     x = x + first
     x = x ^ _shift(x, 17)

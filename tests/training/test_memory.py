@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
 import platform
-import resource
 import subprocess
 import sys
 
@@ -31,7 +31,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be told")
 def test_freed_memory_is_used_again():
-    pages = 12_000_000 * 4 // resource.getpagesize()
+    pages = 12_000_000 * 4 // mmap.PAGESIZE
     faults = {
         way: int(subprocess.check_output([sys.executable, "-c", PROGRAM, way]))
         for way in ("keep", "give back")

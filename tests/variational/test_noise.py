@@ -48,6 +48,14 @@ def test_no_two_places_of_a_long_draw_or_of_two_are_correlated(seed):
             assert z.abs() < 4.5, (lag, z)  # of 75 z-scores
 
 
+def test_neighbouring_keys_share_no_more_numbers_than_chance():
+    index = torch.arange(1_000_000, dtype=torch.int32)
+    for first, second in [(5, 7), (6, 8), (5, -8), (1_000, 7)]:
+        keys = torch.tensor([5, 9, first, second], dtype=torch.int32)
+        one, other = noise._mix(index, *keys[:2]), noise._mix(index, *keys[2:])
+        assert torch.isin(one, other).float().mean() < 1e-3  # by chance 2.3e-4
+
+
 @pytest.mark.parametrize("size", [1, 2, 5, 8])
 def test_draws_after_one_another_are_independent(size):
     eps = _draws(20_000, size, seed=2)
