@@ -1,6 +1,6 @@
 """Which method learns faster: runs of `bayesrnn mnist` by method, means over their seeds.
 
-python benchmarks/race.py runs/bbb-0 runs/bbb-1 runs/sharpened-0 runs/sharpened-1 --out race.png
+    python benchmarks/race.py runs/bbb-0 runs/bbb-1 runs/sharpened-0 runs/sharpened-1 --out race.png
 
 The seconds are those of each run's own training, so the runs must have had the same machine to themselves,
 or the same company.
@@ -81,7 +81,10 @@ def main() -> None:
     parser.add_argument("--errors", type=float, nargs="+", default=[0.03, 0.02, 0.018])
     parser.add_argument("--out", type=Path, help="where to draw the curves")
     options = parser.parse_args()
-    curves = read(options.runs)
+    try:
+        curves = read(options.runs)
+    except ValueError as error:
+        parser.error(str(error))
     rows = []
     for method, runs in curves.items():
         best = [min(line["valid_error"] for line in run) for run in runs]
