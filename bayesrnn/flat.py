@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesrnn.variational.layout import Kind, Layout, Slot
+from bayesrnn.variational.pieces import Pieces
 
 Select = str | Sequence[str] | Callable[[str, nn.Parameter], bool] | None
 """Which parameters: a name pattern such as "lstm.*", several of them, a predicate, or None for all."""
@@ -141,18 +142,21 @@ class FlatWeights:
             for parameter, grad in zip(self.parameters, before, strict=True):
                 parameter.grad = grad
 
-    def gather_grad(self, vector: Callable[[], Tensor] | None = None) -> Tensor | None:
-        """The gradients of all bound weights as one vector; a missing one is zeros.
+    def take_grad(self) -> Pieces | None:
+        """The gradients of all bound weights, where autograd left them; a missing one is zeros.
 
-        None if no weight has a gradient. The weights' own gradients are cleared. `vector` gives
-        the memory to write to.
+        None if no weight has a gradient. The weights' own gradients are cleared.
         """
         grads = [parameter.grad for parameter in self.parameters]
         if all(grad is None for grad in grads):
             return None
-        g = self.flatten(grads, None if vector is None else vector())
         self.clear_grad()
-        return g
+        return Pieces.of(
+            [
+                parameter.new_zeros(parameter.shape) if grad is None else _dense(grad)
+                for parameter, grad in zip(self.parameters, grads, strict=True)
+            ]
+        )
 
     def clear_grad(self) -> None:
         for parameter in self.parameters:

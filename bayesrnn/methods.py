@@ -195,9 +195,10 @@ class LangevinLearner(PlainLearner):
 
     def backward(self, closure: Callable[[], T], *, kl_weight: float, generator: Generator) -> T:
         value = super().backward(closure, kl_weight=kl_weight, generator=generator)
-        g = self.weights.gather_grad()
+        g = self.weights.take_grad()
         assert g is not None
-        add_grad(self.theta, langevin_gradient(g, self.theta.detach(), self.prior_sigma, kl_weight))
+        theta = self.theta.detach()
+        add_grad(self.theta, langevin_gradient(g.joined(), theta, self.prior_sigma, kl_weight))
         return value
 
     def after_step(self, *, lr: float, kl_weight: float, generator: Generator) -> None:

@@ -20,6 +20,7 @@ from bayesrnn.gradients import add_grad, check_closure, check_kl_weight, loss_of
 from bayesrnn.storage import check_state, copy_state, load_tensors, save_tensors
 from bayesrnn.variational import gaussian, noise, passes, priors
 from bayesrnn.variational.layout import Layout
+from bayesrnn.variational.pieces import Pieces
 from bayesrnn.variational.priors import EmpiricalNormal, Prior, RowScaleMixture
 
 FORMAT = "bayesrnn-posterior-1"
@@ -39,8 +40,13 @@ class Draw:
     sigma: Tensor
     mean_changes: int
     """How often the mean had been changed when this was drawn; the draw is of that mean only."""
-    g: Tensor | None = None
+    g_in_pieces: Pieces | None = None
     """The gradient of the loss at theta, once the block of `sample()` has ended."""
+
+    @property
+    def g(self) -> Tensor | None:
+        """That gradient as one flat vector, a copy."""
+        return None if self.g_in_pieces is None else self.g_in_pieces.joined()
 
 
 class Posterior:
@@ -122,10 +128,9 @@ class Posterior:
         with self.weights.own_grads():
             with self.placed_draw(generator=generator) as draw:
                 yield draw
-            # After the block: theta's memory is free for g.
-            if draw.g is None and hasattr(draw, "eps"):
-                draw.g = self.weights.gather_grad(self.buffers.take)
-        if draw.g is not None and self._at_rest:
+            if draw.g_in_pieces is None and hasattr(draw, "eps"):
+                draw.g_in_pieces = self.weights.take_grad()
+        if draw.g_in_pieces is not None and self._at_rest:
             self._warn_if_unused()
             self._unused = draw
 
@@ -143,7 +148,7 @@ class Posterior:
         """
         check_kl_weight(kl_weight)
         self._check_current(draw)
-        g = draw.g if draw.g is not None else self._gather_inside(draw)
+        g = self._grad_inside(draw) if draw.g_in_pieces is None else draw.g_in_pieces
         if g is None:
             raise ValueError(
                 "this draw has no gradient: call loss.backward() inside the "
@@ -358,22 +363,23 @@ class Posterior:
         return result
 
     @torch.no_grad()
-    def accumulate(self, draw: Draw, g: Tensor, *, kl_weight: float) -> None:
+    def accumulate(self, draw: Draw, g: Tensor | Pieces, *, kl_weight: float) -> None:
         """Add the gradients of mu and rho that follow from g, the loss gradient at the draw.
 
-        Both are used up: g becomes the gradient of mu, the draw's noise that of rho.
+        The draw is used up: its noise becomes the gradient of rho.
         """
         prior: Any = self.fitted_prior()
         expected = self.kl_gradient == "expected"
         gradients = passes.expected_gradients_ if expected else passes.sampled_gradients_
         if not getattr(prior, "elementwise", False):
-            gradients = gradients.function
+            gradients, g = gradients.function, g.joined() if isinstance(g, Pieces) else g
+        g_mu = self.buffers.take()  # by now the memory of theta
         weight = torch.tensor(kl_weight, dtype=torch.float64)
-        gradients(g, draw.eps, self.current_mu(), draw.sigma, prior=prior, kl_weight=weight)
-        add_grad(self.mu, self.zero_fixed(g))
+        gradients(g_mu, g, draw.eps, self.current_mu(), draw.sigma, prior=prior, kl_weight=weight)
+        add_grad(self.mu, self.zero_fixed(g_mu))
         add_grad(self.rho, self.zero_fixed(draw.eps))
         del draw.eps, draw.sigma
-        draw.g = None
+        draw.g_in_pieces = None
 
     def fix(self, theta: Tensor) -> None:
         """Give a vector of weights the padding rows of mu, in place."""
@@ -434,9 +440,9 @@ class Posterior:
             raise ValueError("load_state_dict inside sample(): leave the block first.")
         self.weights.check()
 
-    def _gather_inside(self, draw: Draw) -> Tensor | None:
+    def _grad_inside(self, draw: Draw) -> Pieces | None:
         """The gradient of a draw whose block has not ended yet."""
-        return self.weights.gather_grad(self.buffers.take) if self._in_model is draw else None
+        return self.weights.take_grad() if self._in_model is draw else None
 
     def _check_current(self, draw: Draw) -> None:
         if isinstance(draw, Draw) and not hasattr(draw, "eps"):

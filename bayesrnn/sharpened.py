@@ -16,6 +16,7 @@ from bayesrnn.gradients import add_grad, check_closure, check_kl_weight, loss_of
 from bayesrnn.posterior import Posterior
 from bayesrnn.storage import copy_state, load_tensors, save_tensors
 from bayesrnn.variational import passes, sharpening
+from bayesrnn.variational.pieces import Pieces
 
 T = TypeVar("T")
 
@@ -100,19 +101,18 @@ class Sharpened:
                 self.kl_theta = self._sharpen_here(g_phi, self._eta_unit, generator)
                 value = closure()
                 loss_of(value).backward()
-            g_theta = posterior.weights.gather_grad(posterior.buffers.take)
+            g_theta = posterior.weights.take_grad()
         assert g_theta is not None  # the first pass has shown that the loss reaches the weights
         settings = {"sigma0": self.sigma0, "loss_scale": self.loss_scale}
-        through = None
+        g: Tensor | Pieces = g_theta
         if rng is not None:
-            u = sharpening.hessian_direction(g_theta, g_phi, self.eta, **settings)
-            through = self._hessian_product(closure, posterior.theta(draw), u, rng)
+            g = g_theta.joined()
+            u = sharpening.hessian_direction(g, g_phi, self.eta, **settings)
+            g += self._hessian_product(closure, posterior.theta(draw), u, rng)
         kappa, eta_unit = self.kappa.detach(), self._eta_unit
         passes.kappa_gradient_(g_phi, g_theta, kappa, eta_unit=eta_unit, **settings)
         add_grad(self.kappa, g_phi)  # which it has become
-        if through is not None:
-            g_theta += through
-        posterior.accumulate(draw, g_theta, kl_weight=kl_weight)
+        posterior.accumulate(draw, g, kl_weight=kl_weight)
         return value
 
     def bound(

@@ -20,6 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayesrnn.variational.pieces import Pieces, cut
+
 LONG = 250_000
 """Weights from which on compiling pays; it takes some ten seconds, the first time on a machine."""
 STRETCH = 1 << 16
@@ -32,6 +34,7 @@ enabled = os.environ.get("BAYESRNN_COMPILE", "1") != "0"
 class OnePass:
     """Calls `function(*vectors, **settings)`, vectors all of one length and each element on its own.
 
+    A vector may lie in pieces; then the function is called for each, and changes it there.
     A setting called `start` is the index of the first element. Settings are constants to the
     compiler, but for tensors: a number that changes from call to call should be a 0-dimensional one. A sum
     over the elements, to which a function may add, is a vector of one: what is added to a 0-dimensional
@@ -41,22 +44,32 @@ class OnePass:
     def __init__(self, function: Callable[..., None], *, pairs: bool = False) -> None:
         self.function = function
         self.weights_each = 2 if pairs else 1
+        # With a place among the weights in it, code for any length is up to twice as slow.
+        self.for_one_length = pairs
         self._compiled: dict[Hashable, Callable[..., None] | None] = {}
         update_wrapper(self, function)
 
     @torch.no_grad()
-    def __call__(self, *vectors: Tensor, **settings: Any) -> None:
+    def __call__(self, *vectors: Tensor | Pieces, **settings: Any) -> None:
+        long = vectors[0].numel() * self.weights_each >= LONG
+        # The longest stretch comes first, so that it is the one the compiler looks at.
+        for stretch in cut(vectors):
+            self._run([v.detach() for v in stretch], settings, compiled=enabled and long)
+
+    def _run(
+        self, vectors: list[Tensor], settings: dict[str, Any], *, compiled: bool
+    ) -> None:
         size, device = vectors[0].numel(), vectors[0].device.type
-        long = size * self.weights_each >= LONG
-        if enabled and long and device in ("cpu", "cuda"):
-            key = _key(vectors[0], settings)
+        # Code for any length is for any but 1.
+        if compiled and device in ("cpu", "cuda") and (self.for_one_length or size > 1):
+            key = self._key(vectors[0], settings)
             if key not in self._compiled:
                 self._compiled[key] = self._compile(*vectors, **settings)  # and run
                 if self._compiled[key] is not None:
                     return
-            compiled = self._compiled[key]
-            if compiled is not None:
-                compiled(*vectors, **settings)
+            function = self._compiled[key]
+            if function is not None:
+                function(*vectors, **settings)
                 return
         if device != "cpu" or size <= STRETCH:
             self.function(*vectors, **settings)
@@ -64,7 +77,7 @@ class OnePass:
         first = settings.get("start")
         for start in range(0, size, STRETCH):
             if first is not None:
-                settings["start"] = first + start
+                settings = {**settings, "start": first + start}
             self.function(*(v[start : start + STRETCH] for v in vectors), **settings)
 
     def _compile(self, *vectors: Tensor, **settings: Any) -> Callable[..., None] | None:
@@ -77,8 +90,7 @@ class OnePass:
         with _compiling, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of torch, about its own insides
             try:
-                # For one length: code for any length is up to twice as slow.
-                compiled = torch.compile(own, dynamic=False, fullgraph=True)
+                compiled = torch.compile(own, dynamic=not self.for_one_length, fullgraph=True)
                 with torch._dynamo.config.patch(specialize_float=True), _multiply_add():
                     compiled(*vectors, **settings)
                 return compiled
@@ -95,6 +107,18 @@ class OnePass:
         )
         return None
 
+    def _key(self, vector: Tensor, settings: dict[str, Any]) -> Hashable:
+        """All that a compiled function depends on."""
+        constants = tuple((k, v) for k, v in sorted(settings.items()) if not isinstance(v, Tensor))
+        size, device = vector.numel() if self.for_one_length else None, vector.device.type
+        # What else the compiler looks at; it would compile anew by itself, without our settings.
+        state = (
+            torch.is_inference_mode_enabled(),
+            torch.get_num_threads(),
+            torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device),
+        )
+        return constants, size, vector.dtype, device, state
+
 
 def one_pass(*, pairs: bool = False) -> Callable[[Callable[..., None]], OnePass]:
     """Mark an in-place, elementwise function of flat vectors; with `pairs` they are halves of longer ones."""
@@ -110,19 +134,6 @@ def _multiply_add() -> AbstractContextManager[Any]:
 
     flag = "enable_floating_point_contract_flag"
     return config.patch({f"cpp.{flag}": "fast"}) if hasattr(config.cpp, flag) else nullcontext()
-
-
-def _key(vector: Tensor, settings: dict[str, Any]) -> Hashable:
-    """All that a compiled function depends on."""
-    constants = tuple((k, v) for k, v in sorted(settings.items()) if not isinstance(v, Tensor))
-    device = vector.device.type
-    # What else the compiler looks at; it would compile anew by itself, without our settings.
-    state = (
-        torch.is_inference_mode_enabled(),
-        torch.get_num_threads(),
-        torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device),
-    )
-    return constants, vector.numel(), vector.dtype, device, state
 
 
 def _is_of_the_machine(error: Exception) -> bool:

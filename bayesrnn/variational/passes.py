@@ -35,24 +35,38 @@ def _sample_(*halves: Tensor, key: Tensor, start: int) -> None:
 
 @one_pass()
 def sampled_gradients_(
-    g: Tensor, eps: Tensor, mu: Tensor, sigma: Tensor, *, prior: Any, kl_weight: Tensor
+    g_mu: Tensor,
+    g: Tensor,
+    eps: Tensor,
+    mu: Tensor,
+    sigma: Tensor,
+    *,
+    prior: Any,
+    kl_weight: Tensor,
 ) -> None:
-    """g <- g_mu, eps <- g_rho, the KL from one sample."""
+    """g_mu, and eps <- g_rho, the KL from one sample."""
     score = priors.score(prior, gaussian.reparameterise(mu, sigma, eps))
-    g_mu, g_rho = bbb.gradients(g, score, eps, sigma, kl_weight)
-    g.copy_(g_mu)
-    eps.copy_(g_rho)
+    by_mu, by_rho = bbb.gradients(g, score, eps, sigma, kl_weight)
+    g_mu.copy_(by_mu)
+    eps.copy_(by_rho)
 
 
 @one_pass()
 def expected_gradients_(
-    g: Tensor, eps: Tensor, mu: Tensor, sigma: Tensor, *, prior: Any, kl_weight: Tensor
+    g_mu: Tensor,
+    g: Tensor,
+    eps: Tensor,
+    mu: Tensor,
+    sigma: Tensor,
+    *,
+    prior: Any,
+    kl_weight: Tensor,
 ) -> None:
-    """g <- g_mu, eps <- g_rho, the KL in expectation."""
+    """g_mu, and eps <- g_rho, the KL in expectation."""
     score = prior.expected_score(mu, sigma)
-    g_mu, g_rho = bbb.expected_gradients(g, score, eps, sigma, kl_weight)
-    g.copy_(g_mu)
-    eps.copy_(g_rho)
+    by_mu, by_rho = bbb.expected_gradients(g, score, eps, sigma, kl_weight)
+    g_mu.copy_(by_mu)
+    eps.copy_(by_rho)
 
 
 def sharpen_(

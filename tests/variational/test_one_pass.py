@@ -34,7 +34,7 @@ MIXTURE = bayesrnn.ScaleMixture(0.75, math.exp(-1), math.exp(-6))
 WEIGHT = torch.tensor(0.3, dtype=torch.float64)
 KEY = torch.tensor([1, -2, 3, 4], dtype=torch.int32)
 SHARPENING = {"eta_unit": 0.008, "sigma0": 0.02}
-GRADIENTS = ("g", "eps", "mu", "sigma")
+GRADIENTS = ("held", "g", "eps", "mu", "sigma")
 CASES = {
     "sigma": (passes.sigma_, ("sigma", "rho"), {}),
     "sample": (passes.sample_, ("mu", "held", "rho", "sigma", "eps"), {"key": KEY}),
