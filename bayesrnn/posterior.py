@@ -31,12 +31,12 @@ KLGradient = Literal["sampled", "expected"]
 
 @dataclass(eq=False)
 class Draw:
-    """One sample of the weights, theta = mu + sigma * eps, by what it was made of.
+    """One sample of the weights, theta = mu + sigma * eps.
 
-    It is spent once its gradient has been accumulated: its noise becomes the gradient.
+    It is spent once its gradient has been accumulated: theta and sigma become the gradients.
     """
 
-    eps: Tensor
+    theta: Tensor
     sigma: Tensor
     mean_changes: int
     """How often the mean had been changed when this was drawn; the draw is of that mean only."""
@@ -128,7 +128,7 @@ class Posterior:
         with self.weights.own_grads():
             with self.placed_draw(generator=generator) as draw:
                 yield draw
-            if draw.g_in_pieces is None and hasattr(draw, "eps"):
+            if draw.g_in_pieces is None and hasattr(draw, "theta"):
                 draw.g_in_pieces = self.weights.take_grad()
         if draw.g_in_pieces is not None and self._at_rest:
             self._warn_if_unused()
@@ -191,8 +191,8 @@ class Posterior:
         if draw is None:
             return self.kl_per_weight().sum()
         self._check_current(draw)
-        log_q = self.zero_fixed(gaussian.log_prob_at_noise(draw.sigma, draw.eps))
-        log_p = self.fitted_prior().log_prob(self.theta(draw))
+        log_q = self.zero_fixed(gaussian.log_prob_at_noise(draw.sigma, self.noise_of(draw)))
+        log_p = self.fitted_prior().log_prob(draw.theta)
         if log_p.shape == log_q.shape:
             log_p = self.zero_fixed(log_p)
         return log_q.sum() - log_p.sum()
@@ -312,9 +312,16 @@ class Posterior:
     def draw(self, *, generator: Generator | None = None) -> Draw:
         """A fresh draw, not yet placed in the model."""
         self.weights.check()
-        eps, sigma = self.noise(generator=generator), self.buffers.take()
-        passes.sigma_(sigma, self.rho.detach())
-        return Draw(eps, sigma, self.weights.changes())
+        theta, sigma = self.buffers.take(), self.buffers.take()
+        key = self.noise_key(generator)
+        passes.sample_(theta, sigma, self.current_mu(), self.rho.detach(), key=key)
+        self.fix(theta)
+        return Draw(theta, sigma, self.weights.changes())
+
+    @torch.no_grad()
+    def noise_of(self, draw: Draw) -> Tensor:
+        """The noise eps of a draw, a flat vector; 0 for padding rows."""
+        return gaussian.noise_at(draw.theta, self.current_mu(), draw.sigma)
 
     @torch.no_grad()
     def noise(self, *, generator: Generator | None = None) -> Tensor:
@@ -329,11 +336,6 @@ class Posterior:
         """The memory of mu, also while the model, and `mu` with it, holds something else."""
         return self.weights.flat
 
-    @torch.no_grad()
-    def theta(self, draw: Draw) -> Tensor:
-        """The weights of a draw, a flat vector."""
-        return gaussian.reparameterise(self.current_mu(), draw.sigma, draw.eps)
-
     def place(self, theta: Tensor) -> AbstractContextManager[None]:
         """Inside the block the model holds a copy of `theta`; after it, and after an error, what it held."""
         copy = self.buffers.take()
@@ -343,42 +345,35 @@ class Posterior:
     @contextmanager
     def placed_draw(self, *, generator: Generator | None = None) -> Iterator[Draw]:
         """Draw; inside the block the model holds the drawn weights."""
-        self.weights.check()
-        theta, sigma, eps = (self.buffers.take() for _ in range(3))
-        mu, key = self.current_mu(), self.noise_key(generator)
-        passes.sample_(theta, mu, self.rho.detach(), sigma, eps, key=key)
-        self.zero_fixed(eps)
-        self.fix(theta)
-        draw = Draw(eps, sigma, self.weights.changes())
-        with self._placed(theta, draw):
+        draw = self.draw(generator=generator)
+        with self._placed(draw.theta, draw):
             yield draw
 
-    def rewrite(self, write: Callable[[Tensor], T]) -> T:
-        """Inside `place` or `placed_draw`: let `write` change the weights in the model, a flat vector."""
+    def replace(self, theta: Tensor) -> None:
+        """Inside `place` or `placed_draw`: from now on the model holds this very vector."""
         assert not self._at_rest
         self._in_model = None
-        with torch.no_grad():
-            result = write(self.weights.shown)
-        self.weights.show(self.weights.shown)
-        return result
+        self.weights.show(theta)
 
     @torch.no_grad()
     def accumulate(self, draw: Draw, g: Tensor | Pieces, *, kl_weight: float) -> None:
         """Add the gradients of mu and rho that follow from g, the loss gradient at the draw.
 
-        The draw is used up: its noise becomes the gradient of rho.
+        The draw is used up: theta becomes the gradient of mu, sigma that of rho.
         """
         prior: Any = self.fitted_prior()
         expected = self.kl_gradient == "expected"
         gradients = passes.expected_gradients_ if expected else passes.sampled_gradients_
         if not getattr(prior, "elementwise", False):
             gradients, g = gradients.function, g.joined() if isinstance(g, Pieces) else g
-        g_mu = self.buffers.take()  # by now the memory of theta
-        weight = torch.tensor(kl_weight, dtype=torch.float64)
-        gradients(g_mu, g, draw.eps, self.current_mu(), draw.sigma, prior=prior, kl_weight=weight)
-        add_grad(self.mu, self.zero_fixed(g_mu))
-        add_grad(self.rho, self.zero_fixed(draw.eps))
-        del draw.eps, draw.sigma
+        theta, sigma = draw.theta, draw.sigma
+        if theta is self.weights.shown:
+            theta = theta.clone()
+        weight = torch.tensor(kl_weight, dtype=torch.promote_types(theta.dtype, torch.float32))
+        gradients(theta, sigma, self.current_mu(), g, prior=prior, kl_weight=weight)
+        add_grad(self.mu, self.zero_fixed(theta))
+        add_grad(self.rho, self.zero_fixed(sigma))
+        del draw.theta, draw.sigma
         draw.g_in_pieces = None
 
     def fix(self, theta: Tensor) -> None:
@@ -445,12 +440,12 @@ class Posterior:
         return self.weights.take_grad() if self._in_model is draw else None
 
     def _check_current(self, draw: Draw) -> None:
-        if isinstance(draw, Draw) and not hasattr(draw, "eps"):
+        if isinstance(draw, Draw) and not hasattr(draw, "theta"):
             raise ValueError(
                 "this draw is spent, its noise has become a gradient: call kl(draw) before accumulate_grad, "
                 "and accumulate each draw once."
             )
-        if not isinstance(draw, Draw) or draw.eps.shape != self.rho.shape:
+        if not isinstance(draw, Draw) or draw.theta.shape != self.rho.shape:
             raise ValueError("this is no draw of this posterior; use what its sample() gave.")
         if draw.mean_changes != self.weights.changes():
             raise ValueError(

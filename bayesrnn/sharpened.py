@@ -108,7 +108,7 @@ class Sharpened:
         if rng is not None:
             g = g_theta.joined()
             u = sharpening.hessian_direction(g, g_phi, self.eta, **settings)
-            g += self._hessian_product(closure, posterior.theta(draw), u, rng)
+            g += self._hessian_product(closure, draw.theta, u, rng)
         kappa, eta_unit = self.kappa.detach(), self._eta_unit
         passes.kappa_gradient_(g_phi, g_theta, kappa, eta_unit=eta_unit, **settings)
         add_grad(self.kappa, g_phi)  # which it has become
@@ -195,16 +195,14 @@ class Sharpened:
 
     def _sharpen_here(self, g_phi: Tensor, eta_unit: float, generator: Generator | None) -> Tensor:
         """From phi to theta, in the model; returns KL_theta."""
-        posterior = self.posterior
+        posterior, kappa = self.posterior, self.kappa.detach()
         key = posterior.noise_key(generator)
+        phi, theta = posterior.weights.shown, posterior.buffers.take()
         settings = {"eta_unit": eta_unit, "sigma0": self.sigma0}
-
-        def write(weights: Tensor) -> Tensor:
-            kl = passes.sharpen_(weights, g_phi, self.kappa.detach(), key=key, **settings)
-            posterior.fix(weights)
-            return kl
-
-        return posterior.rewrite(write)
+        kl = passes.sharpen_(theta, phi, g_phi, kappa, key=key, **settings)
+        posterior.fix(theta)
+        posterior.replace(theta)
+        return kl
 
     def _hessian_product(
         self, closure: Callable[[], Any], phi: Tensor, u: Tensor, rng: Tensor

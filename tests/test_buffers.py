@@ -73,8 +73,8 @@ def test_a_training_loop_asks_for_no_new_memory_after_its_first_steps(sharpened)
         optimizer.step()
         addresses.append(set(asked))
     assert addresses[-1] == addresses[2]
-    # The noise, sigma, and theta, whose memory the gradient takes over; then g_phi, which becomes kappa's.
-    assert len(addresses[-1]) == (4 if sharpened else 3)
+    # The sample and sigma, which become gradients; sharpened, also theta, and g_phi, which becomes kappa's.
+    assert len(addresses[-1]) == (4 if sharpened else 2)
 
 
 def test_gradients_and_draws_that_are_kept_stay_as_they_are():

@@ -77,11 +77,11 @@ def test_the_expected_kl_gradient_is_the_average_of_the_sampled_one_and_far_less
     for _ in range(draws):
         sampled.mu.grad = sampled.rho.grad = None
         draw = sampled.draw(generator=generator)
-        sampled.accumulate(draw, torch.zeros_like(draw.eps), kl_weight=1.0)
+        sampled.accumulate(draw, torch.zeros_like(draw.theta), kl_weight=1.0)
         estimates.append(torch.cat([sampled.mu.grad, sampled.rho.grad]))
     drawn = torch.stack(estimates)
     draw = expected.draw()
-    expected.accumulate(draw, torch.zeros_like(draw.eps), kl_weight=1.0)
+    expected.accumulate(draw, torch.zeros_like(draw.theta), kl_weight=1.0)
     right = torch.cat([expected.mu.grad, expected.rho.grad])
     z = (drawn.mean(0) - right) / (drawn.std(0) / math.sqrt(draws))
     assert z.abs().max() < 4.5  # of 1,000 z-scores

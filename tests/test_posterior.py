@@ -653,7 +653,7 @@ def test_the_kl_of_a_draw_leaves_the_padding_row_out():
         draw = posterior.draw(generator=torch.Generator().manual_seed(0))
         with torch.no_grad():
             q = torch.distributions.Normal(posterior.mu, 0.5)
-            theta = posterior.theta(draw)
+            theta = draw.theta
             keep = torch.ones(5, 3, dtype=torch.bool)
             keep[1] = False
             log_q = q.log_prob(theta).view(5, 3)[keep].sum()

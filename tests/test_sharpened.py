@@ -47,7 +47,7 @@ def test_ordinary_parameters_get_the_gradient_at_theta_only():
     once = model.bias_ih_l0.grad.clone()
     generator.manual_seed(1)
     posterior = sharpened.posterior
-    phi = posterior.theta(posterior.draw(generator=generator))
+    phi = posterior.draw(generator=generator).theta
     with posterior.place(phi):
         g_phi = sharpened._gradient_here(lambda: _loss(sharpened))
     eps0 = posterior.noise(generator=generator)
@@ -172,7 +172,7 @@ def test_kl_theta_of_the_last_minibatch():
         lambda: _loss(sharpened), kl_weight=0.1, generator=torch.Generator().manual_seed(0)
     )
     posterior = sharpened.posterior
-    phi = posterior.theta(posterior.draw(generator=torch.Generator().manual_seed(0)))
+    phi = posterior.draw(generator=torch.Generator().manual_seed(0)).theta
     with posterior.place(phi):
         moved = sharpened.eta * sharpened._gradient_here(lambda: _loss(sharpened))
     right = moved.square().sum() / (2 * sharpened.sigma0**2)
@@ -273,7 +273,7 @@ def test_kl_theta_counts_every_weight_once(size, compiled, dtype, rtol, monkeypa
     phi, g_phi, kappa = (f(size).to(dtype) for f in (torch.zeros, torch.randn, torch.rand))
     key = torch.tensor([1, 2, 3, 4], dtype=torch.int32)
     settings = {"eta_unit": 4e-4, "sigma0": 0.02}
-    found = passes.sharpen_(phi, g_phi, kappa, key=key, **settings)
+    found = passes.sharpen_(torch.empty_like(phi), phi, g_phi, kappa, key=key, **settings)
     right = (4e-4 * kappa.double() * g_phi.double()).square().sum() / (2 * 0.02**2)
     assert one_pass.enabled == compiled
     torch.testing.assert_close(found.double(), right, rtol=rtol, atol=0)

@@ -45,8 +45,8 @@ def one_minus_exp(x: Tensor) -> Tensor:
 
 
 def exp_of_minus(x: Tensor) -> Tensor:
-    """exp(-x) for x >= 0, and from 87 on exp(-87)."""
-    return exp_of_minus_by_bits(x) if _compiled_float32(x) else torch.exp(-x.clamp_max(LARGEST))
+    """exp(-x) for x from 0 to 87."""
+    return exp_of_minus_by_bits(x) if _compiled_float32(x) else torch.exp(-x)
 
 
 def sigmoid(x: Tensor) -> Tensor:
@@ -66,18 +66,18 @@ def cos_sin(angle: Tensor) -> tuple[Tensor, Tensor]:
 
 def softplus_by_bits(x: Tensor) -> Tensor:
     """max(x, 0) + log(1 + e) with e = exp(-|x|)."""
-    e = exp_of_minus_by_bits(x.abs())
+    e = exp_of_minus_by_bits(at_most(x.abs(), LARGEST))
     return torch.relu(x) + e * polynomial(e, _LOG1P)
 
 
 def sigmoid_by_bits(x: Tensor) -> Tensor:
-    e = exp_of_minus_by_bits(x.abs())
+    e = exp_of_minus_by_bits(at_most(x.abs(), LARGEST))
     t = e / (1 + e)
     return torch.where(x < 0, t, 1 - t)
 
 
 def one_minus_exp_by_bits(x: Tensor) -> Tensor:
-    power, rest = _minus_parts(x)
+    power, rest = _minus_parts(at_most(x, LARGEST))
     return (1 - power) - rest
 
 
@@ -88,11 +88,13 @@ def exp_of_minus_by_bits(x: Tensor) -> Tensor:
 
 def _minus_parts(x: Tensor) -> tuple[Tensor, Tensor]:
     """exp(-x) = 2^n + 2^n expm1(r) with -x = n log(2) + r: its two terms, of which tiny x leave 1 and -x."""
-    x = x.clamp_max(LARGEST)
-    n = torch.round(x * (-1 / math.log(2)))
+    # Numbers around this one are a whole apart, and 127 + n, the exponent of 2^n, is in their last bits.
+    origin = 1.5 * 2**23 + 127
+    rounded = x * (-1 / math.log(2)) + origin
+    power = (rounded.view(torch.int32) << 23).view(torch.float32)
+    n = rounded - origin
     # n log(2) in two parts, the first with few digits, so that no digit of r is lost.
     r = (n * -0.693359375 - x) - n * -2.12194440e-4
-    power = ((n.to(torch.int32) + 127) << 23).view(torch.float32)
     # Near 87 the second is denormal; joined with the sum that follows, as it is compiled, that costs nothing.
     return power, power * (r * polynomial(r, _EXPM1))
 
@@ -122,6 +124,32 @@ def polynomial(x: Tensor, coefficients: Sequence[float | Tensor]) -> Tensor:
     for coefficient in reversed(coefficients[:-1]):
         value = value * x + coefficient
     return value
+
+
+def polynomial_and_derivatives(
+    x: Tensor, coefficients: Sequence[float | Tensor]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Its value, slope, and half its second derivative, for degrees from 2 on."""
+    *rest, second, first, top = coefficients
+    half_curve = torch.zeros_like(x) + top
+    value = half_curve * x + first
+    slope = half_curve * x + value
+    value = value * x + second
+    for coefficient in reversed(rest):
+        half_curve = half_curve * x + slope
+        slope = slope * x + value
+        value = value * x + coefficient
+    return value, slope, half_curve
+
+
+def at_most(x: Tensor, bound: Tensor | float) -> Tensor:
+    """The smaller of two numbers, neither of them negative."""
+    if not isinstance(bound, Tensor):
+        bound = torch.full_like(x, bound)
+    if not _compiled_float32(x):
+        return torch.minimum(x, bound)
+    # Their bits are in the same order as they are. Compared as floats, NaN would cost three instructions.
+    return torch.minimum(x.view(torch.int32), bound.view(torch.int32)).view(torch.float32)
 
 
 def _compiled_float32(x: Tensor) -> bool:

@@ -35,6 +35,11 @@ def reparameterise(mu: Tensor, sigma: Tensor, eps: Tensor) -> Tensor:
     return torch.addcmul(mu, sigma, eps)
 
 
+def noise_at(theta: Tensor, mu: Tensor, sigma: Tensor) -> Tensor:
+    """eps, such that theta = mu + sigma * eps: the noise that theta has, after all rounding."""
+    return (theta - mu) * (1 / sigma)
+
+
 def log_prob_at_noise(sigma: Tensor, eps: Tensor) -> Tensor:
     """log q(theta) per weight at theta = mu + sigma * eps; mu drops out."""
     return -0.5 * eps.square() - sigma.log() - LOG_SQRT_2PI

@@ -56,9 +56,7 @@ class OnePass:
         for stretch in cut(vectors):
             self._run([v.detach() for v in stretch], settings, compiled=enabled and long)
 
-    def _run(
-        self, vectors: list[Tensor], settings: dict[str, Any], *, compiled: bool
-    ) -> None:
+    def _run(self, vectors: list[Tensor], settings: dict[str, Any], *, compiled: bool) -> None:
         size, device = vectors[0].numel(), vectors[0].device.type
         # Code for any length is for any but 1.
         if compiled and device in ("cpu", "cuda") and (self.for_one_length or size > 1):

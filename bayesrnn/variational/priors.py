@@ -134,33 +134,34 @@ class ScaleMixture(_Mixture):
     def expected_score(self, mu: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor]:
         """The bump's part in closed form, the bump being a polynomial times a Gaussian (`_fit_bump`).
 
-        In units of 1 / sqrt(b), q = N(m, v) times exp(-c x^2) is s exp(-c m^2 s^2) N(m s^2, v s^2) with
-        s^2 = 1 / (1 + 2 c v). Under that normal the polynomial has the mean S, a sum of moments. With
+        In units in which that Gaussian is exp(-x^2), q = N(m, v) times it is s exp(-m^2 s^2) N(m s^2, v s^2)
+        with s^2 = 1 / (1 + 2 v). Under that normal the polynomial has the mean S, a sum of moments. With
         its mean y = m s^2, and S' and S'' the derivatives of S by y,
 
-            d E[bump] / dm = s exp(-c m^2 s^2) (s^2 S' - 2 c y S)
-            d E[bump] / dv = s exp(-c m^2 s^2) (s^4 S'' / 2 - 2 c s^2 y S' + c (2 c y^2 - s^2) S)
+            d E[bump] / dm = s exp(-m^2 s^2) (s^2 S' - 2 y S)
+            d E[bump] / dv = s exp(-m^2 s^2) (s^4 S'' / 2 - 2 s^2 y S' + (2 y^2 - s^2) S)
         """
         if mu.dtype.itemsize < 4:  # terms cancel, and half precision has few digits
             by_mu, by_sigma = self.expected_score(mu.float(), sigma.float())
             return by_mu.to(mu.dtype), by_sigma.to(mu.dtype)
         wide = _Bump.of(self)
-        by_mu, by_sigma = mu * (-1 / wide.sigma**2), sigma * (-1 / wide.sigma**2)
+        precision = 1 / wide.sigma**2
         if wide.b <= 0:
-            return by_mu, by_sigma
+            return mu * -precision, sigma * -precision
         c, polynomial = _fit_bump(wide.a)
-        v = sigma.square() * wide.b
-        inverse = 1 + 2 * c * v
+        unit = wide.b * c
+        inverse = 1 + sigma.square() * (2 * unit)
         s2 = 1 / inverse
-        y = mu * math.sqrt(wide.b) * s2
+        y = mu * math.sqrt(unit) * s2
         # Neither so small that its powers are denormal, and slow, nor so large that they overflow: from
-        # where on the envelope is exp(-80), and all that it multiplies as good as nothing.
-        y2 = torch.minimum(y * y + 1e-25, s2 * (80 / c))
-        envelope = s2.sqrt() * elementary.exp_of_minus(c * y2 * inverse)
-        total, by_y2, curve = _polynomial_mean(polynomial, y2, v * s2)
-        by_m = envelope * 2 * y * (s2 * by_y2 - c * total)
-        by_v = (s2 * curve - 4 * c * y2 * by_y2) * s2 + (2 * c * y2 - s2) * (c * total)
-        return by_mu + by_m * math.sqrt(wide.b), by_sigma + envelope * by_v * sigma * (2 * wide.b)
+        # where on the envelope is exp(-60), and all that it multiplies as good as nothing.
+        y2 = elementary.at_most(y * y + 1e-25, s2 * 60)
+        envelope = s2.sqrt() * elementary.exp_of_minus(y2 * inverse)
+        total, by_y2, curve = _polynomial_mean(polynomial, y2, 0.5 - 0.5 * s2)
+        by_m_over_y = envelope * (s2 * by_y2 - total)
+        by_v = envelope * ((s2 * curve - 4 * y2 * by_y2) * s2 + (2 * y2 - s2) * total)
+        by_mu = mu * (by_m_over_y * s2 * (2 * unit) - precision)
+        return by_mu, sigma * (by_v * (2 * unit) - precision)
 
 
 @dataclass(frozen=True)
@@ -398,10 +399,8 @@ def _polynomial_mean(
             if j >= i
         ]
         powers.append(elementary.polynomial(variance, terms))
-    total = elementary.polynomial(y2, powers)
-    by_y2 = elementary.polynomial(y2, [i * p for i, p in enumerate(powers)][1:])
-    curve = elementary.polynomial(y2, [i * (2 * i - 1) * p for i, p in enumerate(powers)][1:])
-    return total, by_y2, curve
+    total, by_y2, half_curve = elementary.polynomial_and_derivatives(y2, powers)
+    return total, by_y2, by_y2 + 4 * y2 * half_curve
 
 
 @torch.compiler.assume_constant_result
@@ -412,7 +411,7 @@ def _fit_bump(a: float) -> tuple[float, list[float]]:
 
 @cache
 def _fitted_bump(a: float) -> tuple[float, list[float]]:
-    """softplus(a - x^2) as a polynomial in x^2 times exp(-c x^2), by least squares.
+    """softplus(a - x^2) as a polynomial in c x^2 times exp(-c x^2), by least squares.
 
     Returns c and the polynomial's coefficients: as many as keep the slope, which is what is used,
     within 2% of its largest value, but nine at most: enough for 3% over the paper's grid of priors, and
@@ -443,7 +442,7 @@ def _fitted_bump(a: float) -> tuple[float, list[float]]:
         _, worst, solution = solve(c, degree)
         if worst < 0.02:
             break
-    return c, [float(value) / scale**j for j, value in enumerate(solution)]
+    return c, [float(value) / (c * scale) ** j for j, value in enumerate(solution)]
 
 
 @cache

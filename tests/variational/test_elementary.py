@@ -33,9 +33,8 @@ def test_exp_of_minus():
     x = torch.logspace(-37, math.log10(86.9), 20_000)
     assert _relative_error(elementary.exp_of_minus_by_bits(x), torch.exp(-x.double())) < 2e-7
     assert elementary.exp_of_minus_by_bits(torch.zeros(1)).item() == 1
-    last = torch.tensor([87.0, 88.0, 1e30, math.inf])
-    for value in (elementary.exp_of_minus_by_bits(last), elementary.exp_of_minus(last)):
-        torch.testing.assert_close(value, torch.full((4,), math.exp(-87)), atol=0, rtol=1e-6)
+    last = elementary.exp_of_minus_by_bits(torch.tensor(87.0))
+    assert last.item() == pytest.approx(math.exp(-87), rel=1e-6)
     assert elementary.exp_of_minus_by_bits(torch.tensor(math.nan)).isnan()
 
 
@@ -77,8 +76,9 @@ def test_cos_sin():
 def test_the_gradient_of_a_tiny_sigma_does_not_vanish_when_compiled(dtype, rtol, monkeypatch):
     monkeypatch.setattr(one_pass, "LONG", 1)
     rho = torch.linspace(-30, 5, 1000, dtype=dtype)
-    sigma = torch.empty_like(rho)
-    passes.sigma_(sigma, rho)
+    theta, sigma = torch.empty_like(rho), torch.empty_like(rho)
+    key = torch.tensor([1, 2, 3, 4], dtype=torch.int32)
+    passes.sample_(theta, sigma, torch.zeros_like(rho), rho, key=key)
     torch.testing.assert_close(sigma, F.softplus(rho), rtol=rtol, atol=0)
     slope = torch.empty_like(rho)
     one_pass.one_pass()(_slope_)(slope, sigma)

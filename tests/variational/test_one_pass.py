@@ -34,10 +34,9 @@ MIXTURE = bayesrnn.ScaleMixture(0.75, math.exp(-1), math.exp(-6))
 WEIGHT = torch.tensor(0.3, dtype=torch.float64)
 KEY = torch.tensor([1, -2, 3, 4], dtype=torch.int32)
 SHARPENING = {"eta_unit": 0.008, "sigma0": 0.02}
-GRADIENTS = ("held", "g", "eps", "mu", "sigma")
+GRADIENTS = ("held", "sigma", "mu", "g")
 CASES = {
-    "sigma": (passes.sigma_, ("sigma", "rho"), {}),
-    "sample": (passes.sample_, ("mu", "held", "rho", "sigma", "eps"), {"key": KEY}),
+    "sample": (passes.sample_, ("held", "sigma", "mu", "rho"), {"key": KEY}),
     "sampled": (passes.sampled_gradients_, GRADIENTS, {"prior": MIXTURE, "kl_weight": WEIGHT}),
     "expected": (passes.expected_gradients_, GRADIENTS, {"prior": MIXTURE, "kl_weight": WEIGHT}),
     "normal": (
@@ -45,7 +44,7 @@ CASES = {
         GRADIENTS,
         {"prior": bayesrnn.Normal(0.3), "kl_weight": WEIGHT},
     ),
-    "sharpen": (passes.sharpen_, ("mu", "g_phi", "kappa"), {**SHARPENING, "key": KEY}),
+    "sharpen": (passes.sharpen_, ("held", "mu", "g_phi", "kappa"), {**SHARPENING, "key": KEY}),
     "kappa": (
         passes.kappa_gradient_,
         ("g_phi", "g", "kappa"),
@@ -53,6 +52,16 @@ CASES = {
     ),
     "noise": (noise.normal_, ("eps",), {"key": KEY}),
 }
+# What a pass reads, and what it changes.
+READ = {
+    "sample": ("mu", "rho"),
+    "sharpen": ("mu", "g_phi", "kappa"),
+    "kappa": ("g_phi", "g", "kappa"),
+    "noise": (),
+} | dict.fromkeys(("sampled", "expected", "normal"), GRADIENTS)
+CHANGED = {"sharpen": ("held",), "kappa": ("g_phi",), "noise": ("eps",)} | dict.fromkeys(
+    ("sample", "sampled", "expected", "normal"), ("held", "sigma")
+)
 
 
 def _run(case, vectors):
@@ -80,6 +89,17 @@ def test_compiled_is_as_written(case, vectors, monkeypatch):
     assert one_pass.enabled, "it did not compile"
     for name, vector in written.items():
         torch.testing.assert_close(compiled[name], vector, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["written", "compiled"])
+@pytest.mark.parametrize("case", CASES)
+def test_a_nan_is_not_lost(case, compiled, vectors, monkeypatch):
+    monkeypatch.setattr(one_pass, "LONG", 1)
+    monkeypatch.setattr(one_pass, "enabled", compiled)
+    for name in READ[case]:
+        spoilt = {**vectors, name: vectors[name].index_fill(0, torch.tensor([1, 2000]), math.nan)}
+        after = _run(case, spoilt)
+        assert any(after[n][[1, 2000]].isnan().all() for n in CHANGED[case]), name
 
 
 @pytest.mark.parametrize("error", [torch._inductor.exc.InvalidCxxCompiler, RuntimeError])
