@@ -56,7 +56,7 @@ def contender(method: str, hidden: int) -> Contender:
     changes = {"kl_gradient": "sampled"} if sampled else {}
     learner = make_learner(preset(size, name, hidden=hidden, **changes), VOCABULARY)
     learner.model.train()
-    optimizer = torch.optim.SGD(learner.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(learner.parameters(), lr=0.1, fused=True)
     return Contender(learner, optimizer, torch.Generator().manual_seed(0))
 
 
