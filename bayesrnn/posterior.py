@@ -365,9 +365,10 @@ class Posterior:
         expected = self.kl_gradient == "expected"
         gradients = passes.expected_gradients_ if expected else passes.sampled_gradients_
         if not getattr(prior, "elementwise", False):
-            gradients, g = gradients.function, g.joined() if isinstance(g, Pieces) else g
+            gradients = gradients.function
+            g = g.joined(self.buffers.take()) if isinstance(g, Pieces) else g
         theta, sigma = draw.theta, draw.sigma
-        if theta is self.weights.shown:
+        if theta is self.weights.shown:  # inside its block: the model still needs it
             theta = theta.clone()
         weight = torch.tensor(kl_weight, dtype=torch.promote_types(theta.dtype, torch.float32))
         gradients(theta, sigma, self.current_mu(), g, prior=prior, kl_weight=weight)

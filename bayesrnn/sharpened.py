@@ -106,7 +106,7 @@ class Sharpened:
         settings = {"sigma0": self.sigma0, "loss_scale": self.loss_scale}
         g: Tensor | Pieces = g_theta
         if rng is not None:
-            g = g_theta.joined()
+            g = g_theta.joined(posterior.buffers.take())
             u = sharpening.hessian_direction(g, g_phi, self.eta, **settings)
             g += self._hessian_product(closure, draw.theta, u, rng)
         kappa, eta_unit = self.kappa.detach(), self._eta_unit

@@ -64,9 +64,10 @@ PRIORS = {
 def test_gradients_are_those_of_autograd(case: Case, prior):
     posterior = bayesrnn.Posterior(case.model, prior, sigma_init=0.2)
     oracle_model = copy.deepcopy(case.model)  # its own buffers: BatchNorm must see each pass once
-    with posterior.sample() as draw:
+    with posterior.sample(generator=torch.Generator().manual_seed(3)) as draw:
         case.closure().backward()
-    eps = posterior.noise_of(draw)
+    eps = posterior.noise(generator=torch.Generator().manual_seed(3))
+    torch.testing.assert_close(posterior.noise_of(draw), eps, rtol=1e-10, atol=1e-10)
     posterior.accumulate_grad(draw, kl_weight=W)
 
     posterior.model, log_prior = oracle_model, _log_prior(prior, posterior)
@@ -83,9 +84,10 @@ def test_expected_gradients_are_those_of_the_closed_kl(case: Case):
         case.model, bayesrnn.Normal(0.3), sigma_init=0.2, kl_gradient="expected"
     )
     posterior.model = copy.deepcopy(case.model)
-    with posterior.sample() as draw:
+    with posterior.sample(generator=torch.Generator().manual_seed(3)) as draw:
         case.closure().backward()
-    eps = posterior.noise_of(draw)
+    eps = posterior.noise(generator=torch.Generator().manual_seed(3))
+    torch.testing.assert_close(posterior.noise_of(draw), eps, rtol=1e-10, atol=1e-10)
     posterior.accumulate_grad(draw, kl_weight=W)
     g_mu, g_rho = reference.closed_kl_gradients(posterior, case, eps, W, reference.normal(0.3))
     torch.testing.assert_close(posterior.mu.grad, g_mu, rtol=1e-10, atol=1e-10)

@@ -458,7 +458,9 @@ def test_a_draw_can_be_accumulated_inside_its_block(compiled, monkeypatch):
     posterior = _posterior()
     with posterior.sample(generator=torch.Generator().manual_seed(0)) as draw:
         posterior.model(X).square().sum().backward()
+        held = posterior.mu.detach().clone()
         posterior.accumulate_grad(draw, kl_weight=0.1)
+        assert torch.equal(posterior.mu, held)  # the model still holds the sample
     inside = posterior.mu.grad
     posterior.mu.grad = None
     _step(posterior, generator=torch.Generator().manual_seed(0))

@@ -22,6 +22,8 @@ from torch import Tensor
 
 from bayesrnn.variational.pieces import Pieces, cut
 
+EXAMPLE = 1 << 18
+"""Weights of the vectors with which code for any length is compiled: enough to be worth two threads."""
 LONG = 250_000
 """Weights from which on compiling pays; it takes some ten seconds, the first time on a machine."""
 STRETCH = 1 << 16
@@ -52,7 +54,8 @@ class OnePass:
     @torch.no_grad()
     def __call__(self, *vectors: Tensor | Pieces, **settings: Any) -> None:
         long = vectors[0].numel() * self.weights_each >= LONG
-        # The longest stretch comes first, so that it is the one the compiler looks at.
+        # The longest stretch comes first, so that it is the one the compiler looks at; and detached it does
+        # not look at what the stretch is a view of.
         for stretch in cut(vectors):
             self._run([v.detach() for v in stretch], settings, compiled=enabled and long)
 
@@ -62,9 +65,9 @@ class OnePass:
         if compiled and device in ("cpu", "cuda") and (self.for_one_length or size > 1):
             key = self._key(vectors[0], settings)
             if key not in self._compiled:
-                self._compiled[key] = self._compile(*vectors, **settings)  # and run
-                if self._compiled[key] is not None:
-                    return
+                self._compiled[key] = self._compile(vectors, settings)
+                if self.for_one_length and self._compiled[key] is not None:
+                    return  # it has run
             function = self._compiled[key]
             if function is not None:
                 function(*vectors, **settings)
@@ -78,9 +81,17 @@ class OnePass:
                 settings = {**settings, "start": first + start}
             self.function(*(v[start : start + STRETCH] for v in vectors), **settings)
 
-    def _compile(self, *vectors: Tensor, **settings: Any) -> Callable[..., None] | None:
-        """Run the function compiled, and return it; or warn, and return None with nothing done."""
+    def _compile(
+        self, vectors: list[Tensor], settings: dict[str, Any]
+    ) -> Callable[..., None] | None:
+        """The function compiled, or a warning and None.
+
+        To be compiled it must run: for one length with these vectors, for any length with copies. Not with
+        stretches of longer ones, since the code would then be for such stretches alone.
+        """
         global enabled
+        if not self.for_one_length:
+            vectors = [vector[:EXAMPLE].clone() for vector in vectors]
         # The compiler counts what it makes of one piece of code, and stops at eight: so each its own.
         code = self.function.__code__.replace()
         own = FunctionType(code, self.function.__globals__, self.function.__name__)
@@ -101,7 +112,7 @@ class OnePass:
         warnings.warn(
             f"torch.compile does not work here for {name}, so training will be slower, "
             f"with the same results: {reason} (BAYESRNN_COMPILE=0 silences this)",
-            stacklevel=5,
+            stacklevel=6,
         )
         return None
 
