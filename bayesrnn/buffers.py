@@ -38,6 +38,16 @@ class Buffers:
         return vector
 
 
+def has_views(vector: Tensor) -> bool:
+    """Whether other tensors share the vector's memory."""
+    alone = torch.empty(1)
+    return _uses(vector.untyped_storage()) > _uses(alone.untyped_storage())
+
+
+def _uses(memory: torch.UntypedStorage) -> int:
+    return torch._C._storage_Use_Count(memory._cdata)
+
+
 def _holders(vectors: list[Tensor], index: int) -> tuple[int, ...]:
     """References from Python and from C++, to the vector and to its memory."""
     vector = vectors[index]
@@ -46,5 +56,5 @@ def _holders(vectors: list[Tensor], index: int) -> tuple[int, ...]:
         sys.getrefcount(vector),
         vector._use_count(),  # pyright: ignore[reportAttributeAccessIssue]
         sys.getrefcount(memory),
-        torch._C._storage_Use_Count(memory._cdata),
+        _uses(memory),
     )

@@ -143,9 +143,10 @@ class FlatWeights:
                 parameter.grad = grad
 
     def take_grad(self) -> Pieces | None:
-        """The gradients of all bound weights, where autograd left them; a missing one is zeros.
+        """The gradients of all bound weights, large ones where autograd left them; a missing one is zeros.
 
-        None if no weight has a gradient. The weights' own gradients are cleared.
+        None if no weight has a gradient. The weights' own gradients are cleared; whoever kept one
+        should not change it before it is accumulated.
         """
         grads = [parameter.grad for parameter in self.parameters]
         if all(grad is None for grad in grads):

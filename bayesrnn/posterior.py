@@ -14,7 +14,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from bayesrnn import init
-from bayesrnn.buffers import Buffers
+from bayesrnn.buffers import Buffers, has_views
 from bayesrnn.flat import FlatWeights, Select
 from bayesrnn.gradients import add_grad, check_closure, check_kl_weight, loss_of
 from bayesrnn.storage import check_state, copy_state, load_tensors, save_tensors
@@ -29,7 +29,7 @@ T = TypeVar("T")
 KLGradient = Literal["sampled", "expected"]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Draw:
     """One sample of the weights, theta = mu + sigma * eps.
 
@@ -45,8 +45,14 @@ class Draw:
 
     @property
     def g(self) -> Tensor | None:
-        """That gradient as one flat vector, a copy."""
-        return None if self.g_in_pieces is None else self.g_in_pieces.joined()
+        """That gradient as one flat vector; a change of it counts."""
+        if self.g_in_pieces is None:
+            return None
+        if len(self.g_in_pieces.parts) == 1:
+            return self.g_in_pieces.parts[0]
+        g = self.g_in_pieces.joined()
+        self.g_in_pieces = Pieces((g,))
+        return g
 
 
 class Posterior:
@@ -320,7 +326,8 @@ class Posterior:
 
     @torch.no_grad()
     def noise_of(self, draw: Draw) -> Tensor:
-        """The noise eps of a draw, a flat vector; 0 for padding rows."""
+        """The noise eps of a draw, after the rounding of theta, a flat vector; 0 for padding rows."""
+        self._check_current(draw)
         return gaussian.noise_at(draw.theta, self.current_mu(), draw.sigma)
 
     @torch.no_grad()
@@ -368,8 +375,9 @@ class Posterior:
             gradients = gradients.function
             g = g.joined(self.buffers.take()) if isinstance(g, Pieces) else g
         theta, sigma = draw.theta, draw.sigma
-        if theta is self.weights.shown:  # inside its block: the model still needs it
-            theta = theta.clone()
+        if has_views(theta):  # the model's inside the block, or a user's own
+            theta = self.buffers.take().copy_(theta)
+        # As exact as the passes compute, so that they need not convert it.
         weight = torch.tensor(kl_weight, dtype=torch.promote_types(theta.dtype, torch.float32))
         gradients(theta, sigma, self.current_mu(), g, prior=prior, kl_weight=weight)
         add_grad(self.mu, self.zero_fixed(theta))
@@ -443,8 +451,8 @@ class Posterior:
     def _check_current(self, draw: Draw) -> None:
         if isinstance(draw, Draw) and not hasattr(draw, "theta"):
             raise ValueError(
-                "this draw is spent, its noise has become a gradient: call kl(draw) before accumulate_grad, "
-                "and accumulate each draw once."
+                "this draw is spent, its weights have become a gradient: call kl(draw) before "
+                "accumulate_grad, and accumulate each draw once."
             )
         if not isinstance(draw, Draw) or draw.theta.shape != self.rho.shape:
             raise ValueError("this is no draw of this posterior; use what its sample() gave.")

@@ -11,7 +11,7 @@ from torch import nn
 
 import bayesrnn
 from bayesrnn import init
-from bayesrnn.variational import one_pass, passes
+from bayesrnn.variational import one_pass, passes, pieces
 
 PRIOR = bayesrnn.Normal(1.0)
 
@@ -465,6 +465,30 @@ def test_a_draw_can_be_accumulated_inside_its_block(compiled, monkeypatch):
     posterior.mu.grad = None
     _step(posterior, generator=torch.Generator().manual_seed(0))
     assert torch.equal(inside, posterior.mu.grad)
+
+
+def test_a_sample_that_somebody_kept_does_not_become_a_gradient():
+    posterior = _posterior()
+    with posterior.sample() as draw:
+        posterior.model(X).square().sum().backward()
+        kept = posterior.model.state_dict()
+        before = {name: tensor.clone() for name, tensor in kept.items()}
+    posterior.accumulate_grad(draw, kl_weight=0.1)
+    assert all(torch.equal(kept[name], tensor) for name, tensor in before.items())
+
+
+def test_a_change_of_a_draws_gradient_counts(monkeypatch):
+    monkeypatch.setattr(pieces, "LARGE", 5)
+    posterior = _posterior()
+    with posterior.sample() as draw:
+        posterior.model(X).square().sum().backward()
+    whole = draw.g.clone()
+    draw.g.clamp_(-0.1, 0.1)
+    posterior.accumulate_grad(draw, kl_weight=0.0)
+    assert torch.equal(posterior.mu.grad, whole.clamp(-0.1, 0.1))
+    assert "Draw" in repr(draw)
+    with pytest.raises(ValueError, match="this draw is spent"):
+        posterior.noise_of(draw)
 
 
 def test_an_interrupt_while_weights_are_written_leaves_the_mean(monkeypatch):

@@ -129,13 +129,13 @@ def polynomial(x: Tensor, coefficients: Sequence[float | Tensor]) -> Tensor:
 def polynomial_and_derivatives(
     x: Tensor, coefficients: Sequence[float | Tensor]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Its value, slope, and half its second derivative, for degrees from 2 on."""
-    *rest, second, first, top = coefficients
+    """Its value, slope, and half its second derivative, each by Horner's rule; its degree is 2 at least."""
+    *lower, third, second, top = coefficients
     half_curve = torch.zeros_like(x) + top
-    value = half_curve * x + first
+    value = half_curve * x + second
     slope = half_curve * x + value
-    value = value * x + second
-    for coefficient in reversed(rest):
+    value = value * x + third
+    for coefficient in reversed(lower):
         half_curve = half_curve * x + slope
         slope = slope * x + value
         value = value * x + coefficient
@@ -143,7 +143,10 @@ def polynomial_and_derivatives(
 
 
 def at_most(x: Tensor, bound: Tensor | float) -> Tensor:
-    """The smaller of two numbers, neither of them negative."""
+    """The smaller of two numbers, neither of them negative.
+
+    Compiled, NaN becomes the bound: what is made of the result must meet x once more.
+    """
     if not isinstance(bound, Tensor):
         bound = torch.full_like(x, bound)
     if not _compiled_float32(x):

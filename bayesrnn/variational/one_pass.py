@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Hashable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from functools import update_wrapper
 from threading import Lock
 from types import FunctionType
@@ -36,7 +36,7 @@ enabled = os.environ.get("BAYESRNN_COMPILE", "1") != "0"
 class OnePass:
     """Calls `function(*vectors, **settings)`, vectors all of one length and each element on its own.
 
-    A vector may lie in pieces; then the function is called for each, and changes it there.
+    A vector that the function only reads may lie in pieces; then it is called once for each of them.
     A setting called `start` is the index of the first element. Settings are constants to the
     compiler, but for tensors: a number that changes from call to call should be a 0-dimensional one. A sum
     over the elements, to which a function may add, is a vector of one: what is added to a 0-dimensional
@@ -86,12 +86,13 @@ class OnePass:
     ) -> Callable[..., None] | None:
         """The function compiled, or a warning and None.
 
-        To be compiled it must run: for one length with these vectors, for any length with copies. Not with
-        stretches of longer ones, since the code would then be for such stretches alone.
+        To be compiled it must run: for one length with these vectors, for any length with copies, since
+        with stretches of longer vectors the code would be for such stretches alone.
         """
         global enabled
         if not self.for_one_length:
-            vectors = [vector[:EXAMPLE].clone() for vector in vectors]
+            with torch.inference_mode(False):  # which its tensors would be tied to
+                vectors = [vector[:EXAMPLE].clone() for vector in vectors]
         # The compiler counts what it makes of one piece of code, and stops at eight: so each its own.
         code = self.function.__code__.replace()
         own = FunctionType(code, self.function.__globals__, self.function.__name__)
@@ -100,7 +101,7 @@ class OnePass:
             warnings.simplefilter("ignore")  # of torch, about its own insides
             try:
                 compiled = torch.compile(own, dynamic=not self.for_one_length, fullgraph=True)
-                with torch._dynamo.config.patch(specialize_float=True), _multiply_add():
+                with torch._dynamo.config.patch(specialize_float=True), _arithmetic():
                     compiled(*vectors, **settings)
                 return compiled
             except Exception as error:
@@ -137,12 +138,12 @@ def one_pass(*, pairs: bool = False) -> Callable[[Callable[..., None]], OnePass]
 _compiling = Lock()
 
 
-def _multiply_add() -> AbstractContextManager[Any]:
-    """Let the C++ compiler round a * b + c once, which torch forbids: up to three times as fast."""
+def _arithmetic() -> AbstractContextManager[Any]:
+    """Let the C++ compiler round a * b + c once: up to three times as fast. Nothing beyond that."""
     from torch._inductor import config
 
-    flag = "enable_floating_point_contract_flag"
-    return config.patch({f"cpp.{flag}": "fast"}) if hasattr(config.cpp, flag) else nullcontext()
+    wanted = {"enable_floating_point_contract_flag": "fast", "enable_unsafe_math_opt_flag": False}
+    return config.patch({f"cpp.{k}": v for k, v in wanted.items() if hasattr(config.cpp, k)})
 
 
 def _is_of_the_machine(error: Exception) -> bool:

@@ -57,7 +57,7 @@ def sharpen_(
     eta_unit: float,
     sigma0: float,
 ) -> Tensor:
-    """theta from phi, its noise eps0 by the key; returns KL_theta in nats."""
+    """theta <- phi - eta * g_phi + sigma0 * eps0, eps0 by the key; returns KL_theta in nats."""
     exact = torch.promote_types(phi.dtype, torch.float32)
     kl = torch.zeros(1, dtype=exact, device=phi.device)
     settings = {"eta_unit": eta_unit, "sigma0": sigma0}

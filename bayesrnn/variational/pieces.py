@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 LARGE = 1 << 20
-"""Weights from which on a tensor is read where it lies; to copy less costs less than a pass of its own."""
+"""Size from which on a tensor is read where it lies; to copy a smaller one is cheaper than another call."""
 
 
 @dataclass(frozen=True)
@@ -45,5 +45,6 @@ def cut(vectors: Sequence[Tensor | Pieces]) -> Iterator[tuple[Tensor, ...]]:
         return
     sizes = [part.numel() for part in parts]
     columns = [v.parts if isinstance(v, Pieces) else v.split(sizes) for v in vectors]
+    assert all([part.numel() for part in column] == sizes for column in columns)
     stretches = list(zip(*columns, strict=True))
     yield from sorted(stretches, key=lambda stretch: stretch[0].numel(), reverse=True)

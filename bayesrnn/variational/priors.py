@@ -109,6 +109,8 @@ class ScaleMixture(_Mixture):
         return wide.log_wide(theta.square()) + F.softplus(wide.logit(theta))
 
     def score(self, theta: Tensor) -> Tensor:
+        if theta.dtype.itemsize < 4:  # 2 b may be too large for half precision
+            return self.score(theta.float()).to(theta.dtype)
         wide = _Bump.of(self)
         narrow = elementary.sigmoid(wide.logit(theta))
         return -theta * (narrow * (2 * wide.b) + 1 / wide.sigma**2)
@@ -154,14 +156,14 @@ class ScaleMixture(_Mixture):
         s2 = 1 / inverse
         y = mu * math.sqrt(unit) * s2
         # Neither so small that its powers are denormal, and slow, nor so large that they overflow: from
-        # where on the envelope is exp(-60), and all that it multiplies as good as nothing.
-        y2 = elementary.at_most(y * y + 1e-25, s2 * 60)
-        envelope = s2.sqrt() * elementary.exp_of_minus(y2 * inverse)
-        total, by_y2, curve = _polynomial_mean(polynomial, y2, 0.5 - 0.5 * s2)
-        by_m_over_y = envelope * (s2 * by_y2 - total)
+        # where on the envelope is exp(-80), and all that it multiplies as good as nothing.
+        y2 = elementary.at_most(y * y + 1e-25, s2 * 80)
+        # With the factor that both derivatives have: by itself it would be denormal before long.
+        envelope = elementary.exp_of_minus(y2 * inverse) * (2 * unit) * s2.sqrt()
+        total, by_y2, curve = _polynomial_mean(polynomial, y2, 0.5 - 0.5 * s2)  # by_y2 is S' / 2y
+        by_m_over_m = envelope * (s2 * by_y2 - total) * s2
         by_v = envelope * ((s2 * curve - 4 * y2 * by_y2) * s2 + (2 * y2 - s2) * total)
-        by_mu = mu * (by_m_over_y * s2 * (2 * unit) - precision)
-        return by_mu, sigma * (by_v * (2 * unit) - precision)
+        return mu * (by_m_over_m - precision), sigma * (by_v - precision)
 
 
 @dataclass(frozen=True)
@@ -385,7 +387,7 @@ class _SegmentNormal:
 def _polynomial_mean(
     polynomial: list[float], y2: Tensor, variance: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """S = E[sum_j p_j x^(2j)] for x ~ N(y, variance), dS/d(y^2), and half its second derivative by y.
+    """S = E[sum_j p_j x^(2j)] for x ~ N(y, variance), dS/d(y^2), and half S's second derivative by y.
 
     E[x^(2j)] = sum_i binomial(2j, 2i) (2j - 2i - 1)!! variance^(j-i) y^(2i), so S is a polynomial in y^2
     whose coefficients are polynomials in the variance.

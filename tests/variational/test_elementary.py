@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+import torch._inductor.config
 from torch.nn import functional as F
 
 from bayesrnn.variational import elementary, gaussian, one_pass, passes
@@ -83,6 +84,18 @@ def test_the_gradient_of_a_tiny_sigma_does_not_vanish_when_compiled(dtype, rtol,
     slope = torch.empty_like(rho)
     one_pass.one_pass()(_slope_)(slope, sigma)
     torch.testing.assert_close(slope, -torch.expm1(-sigma), rtol=rtol, atol=0)
+
+
+def test_nothing_is_reordered_even_where_the_user_allows_that(monkeypatch):
+    """exp rounds by adding a large number and taking it away again."""
+    monkeypatch.setattr(one_pass, "LONG", 1)
+    monkeypatch.setattr(passes._sample_, "_compiled", {})
+    rho = torch.linspace(-30, 5, 1000)
+    theta, sigma, mu = (torch.zeros_like(rho) for _ in range(3))
+    key = torch.tensor([1, 2, 3, 4], dtype=torch.int32)
+    with torch._inductor.config.patch({"cpp.enable_unsafe_math_opt_flag": True}):
+        passes.sample_(theta, sigma, mu, rho, key=key)
+    torch.testing.assert_close(sigma, F.softplus(rho), rtol=1e-6, atol=0)
 
 
 def _slope_(slope, sigma):

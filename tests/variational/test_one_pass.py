@@ -143,3 +143,16 @@ def test_autocast_changes_nothing(vectors, monkeypatch):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         inside = _run("sample", vectors)
     assert all(torch.equal(inside[name], vector) for name, vector in outside.items())
+
+
+def test_code_made_inside_inference_mode_serves_vectors_from_outside(vectors, monkeypatch):
+    monkeypatch.setattr(one_pass, "LONG", 1)
+    monkeypatch.setattr(one_pass, "enabled", True)
+    outside = _run("sampled", vectors)
+    function, names, settings = CASES["sampled"]
+    mine = [vectors[name].clone() for name in names]
+    again = [vectors[name].clone() for name in names]
+    with torch.inference_mode(), torch._dynamo.config.patch(error_on_recompile=True):
+        for vectors_ in (mine, again):
+            function(*vectors_, **settings)
+    assert torch.equal(mine[0], outside["held"])

@@ -123,6 +123,23 @@ def test_expected_score_is_smooth_and_finite_everywhere(mixture):
         torch.testing.assert_close(by_mu[-1], -by_mu[-2])
 
 
+@pytest.mark.parametrize(("wide", "narrow"), [(1.0, 1e-3), (1.0, 1e-6), (1e3, 1e-5)])
+def test_far_from_the_narrow_component_only_the_wide_one_is_left(wide, narrow):
+    mu = torch.tensor([0.5, 1.0], dtype=torch.float64)
+    sigma = torch.full_like(mu, narrow)
+    mixture = bayesrnn.ScaleMixture(0.5, wide, narrow)
+    for found, weights in zip(mixture.expected_score(mu, sigma), (mu, sigma), strict=True):
+        torch.testing.assert_close(found, -weights / wide**2, rtol=1e-5, atol=0)
+
+
+def test_the_score_is_finite_in_float16():
+    theta = torch.linspace(-0.02, 0.02, 101).half()
+    mixture = bayesrnn.ScaleMixture(0.25, 1.0, math.exp(-6))
+    found = mixture.score(theta)
+    assert found.dtype == torch.float16
+    torch.testing.assert_close(found.float(), mixture.score(theta.float()), rtol=1e-3, atol=1e-3)
+
+
 def test_gauss_hermite_would_miss_the_spike():
     """Why the mixture has a quadrature of its own: the generic one errs by a fifth of a nat."""
     mixture = MIXTURES[0]
