@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from functools import update_wrapper
 from threading import Lock
 from types import FunctionType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -28,6 +28,8 @@ LONG = 250_000
 """Weights from which on compiling pays; it takes some ten seconds, the first time on a machine."""
 STRETCH = 1 << 16
 """Weights of a stretch: what a formula needs of them at once fits a second-level cache."""
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 enabled = os.environ.get("BAYESRNN_COMPILE", "1") != "0"
 """Whether to compile at all."""
@@ -100,6 +102,8 @@ class OnePass:
         with _compiling, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of torch, about its own insides
             try:
+                for function in _constants:
+                    torch.compiler.assume_constant_result(function)
                 compiled = torch.compile(own, dynamic=not self.for_one_length, fullgraph=True)
                 with torch._dynamo.config.patch(specialize_float=True), _arithmetic():
                     compiled(*vectors, **settings)
@@ -135,6 +139,16 @@ def one_pass(*, pairs: bool = False) -> Callable[[Callable[..., None]], OnePass]
     return lambda function: OnePass(function, pairs=pairs)
 
 
+def constant(function: F) -> F:
+    """Mark a function of constants that the compiler shall call instead of looking inside.
+
+    Torch's own mark, which it gets before anything is compiled, would load the compiler at once: a second.
+    """
+    _constants.append(function)
+    return function
+
+
+_constants: list[Callable[..., Any]] = []
 _compiling = Lock()
 
 

@@ -29,6 +29,7 @@ from torch.nn import functional as F
 from bayesrnn.variational import elementary
 from bayesrnn.variational.gaussian import LOG_SQRT_2PI
 from bayesrnn.variational.layout import Layout, Slot
+from bayesrnn.variational.one_pass import constant
 
 
 @runtime_checkable
@@ -405,7 +406,7 @@ def _polynomial_mean(
     return total, by_y2, by_y2 + 4 * y2 * half_curve
 
 
-@torch.compiler.assume_constant_result
+@constant
 def _fit_bump(a: float) -> tuple[float, list[float]]:
     """`_fitted_bump`, a constant to the compiler."""
     return _fitted_bump(a)

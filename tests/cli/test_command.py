@@ -65,6 +65,17 @@ def test_help_and_version_do_not_wait_for_torch(arguments):
     assert "bayesrnn" in done.stdout
 
 
+def test_nothing_that_the_package_offers_loads_the_compiler():
+    code = (
+        "import sys, bayesrnn\n"
+        "for name in bayesrnn.__all__: getattr(bayesrnn, name)\n"
+        "assert 'torch' in sys.modules\n"
+        "assert 'torch._dynamo' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_package_lists_what_it_offers():
     for name in bayesrnn.__all__:
         assert getattr(bayesrnn, name) is not None
