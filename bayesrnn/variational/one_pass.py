@@ -47,19 +47,22 @@ class OnePass:
 
     def __init__(self, function: Callable[..., None], *, pairs: bool = False) -> None:
         self.function = function
-        self.weights_each = 2 if pairs else 1
-        # With a place among the weights in it, code for any length is up to twice as slow.
-        self.for_one_length = pairs
+        self.pairs = pairs
         self._compiled: dict[Hashable, Callable[..., None] | None] = {}
         update_wrapper(self, function)
 
     @torch.no_grad()
     def __call__(self, *vectors: Tensor | Pieces, **settings: Any) -> None:
-        long = vectors[0].numel() * self.weights_each >= LONG
+        long = vectors[0].numel() * (2 if self.pairs else 1) >= LONG
         # The longest stretch comes first, so that it is the one the compiler looks at; and detached it does
         # not look at what the stretch is a view of.
         for stretch in cut(vectors):
             self._run([v.detach() for v in stretch], settings, compiled=enabled and long)
+
+    @property
+    def for_one_length(self) -> bool:
+        """Passes over pairs count places, with which code for any length is up to twice as slow."""
+        return self.pairs
 
     def _run(self, vectors: list[Tensor], settings: dict[str, Any], *, compiled: bool) -> None:
         size, device = vectors[0].numel(), vectors[0].device.type

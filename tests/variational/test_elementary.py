@@ -86,6 +86,16 @@ def test_the_gradient_of_a_tiny_sigma_does_not_vanish_when_compiled(dtype, rtol,
     torch.testing.assert_close(slope, -torch.expm1(-sigma), rtol=rtol, atol=0)
 
 
+def test_sigma_at_both_ends_when_compiled(monkeypatch):
+    monkeypatch.setattr(one_pass, "LONG", 1)
+    rho = torch.tensor([-math.inf, -1e30, -200.0, 88.0, 1e30, math.inf]).repeat(50)
+    theta, sigma = torch.empty_like(rho), torch.empty_like(rho)
+    key = torch.tensor([1, 2, 3, 4], dtype=torch.int32)
+    passes.sample_(theta, sigma, torch.zeros_like(rho), rho, key=key)
+    right = torch.tensor([math.exp(-87)] * 3 + [88.0, 1e30, math.inf]).repeat(50)
+    torch.testing.assert_close(sigma, right, rtol=1e-6, atol=0)
+
+
 def test_nothing_is_reordered_even_where_the_user_allows_that(monkeypatch):
     """exp rounds by adding a large number and taking it away again."""
     monkeypatch.setattr(one_pass, "LONG", 1)
