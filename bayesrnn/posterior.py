@@ -196,7 +196,8 @@ class Posterior:
         """KL[q || p] in nats: by closed form or quadrature, or from one draw, log q - log p at theta."""
         if draw is None:
             return self.kl_per_weight().sum()
-        log_q = self.zero_fixed(gaussian.log_prob_at_noise(draw.sigma, self.noise_of(draw)))
+        eps = self.noise_of(draw)  # which checks the draw
+        log_q = self.zero_fixed(gaussian.log_prob_at_noise(draw.sigma, eps))
         log_p = self.fitted_prior().log_prob(draw.theta)
         if log_p.shape == log_q.shape:
             log_p = self.zero_fixed(log_p)
