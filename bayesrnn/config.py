@@ -43,6 +43,8 @@ class Settings:
     """sgd, or adam, which moves sigma as fast as mu."""
     clip: float = 5.0
     """Longest gradient, over all trained parameters."""
+    average: float = 0.0
+    """Predict with the average of the weights over this share of the steps so far; 0 for the last weights."""
     patience: int = 0
     """Stop after so many epochs without a better result on the validation data; 0 for never."""
     dropout: float = 0.0
@@ -62,6 +64,11 @@ class Settings:
     kl_gradient: str = "expected"
     """The KL's gradient: sampled at each draw, as in the paper, or expected, with less noise."""
 
+    rho_lr: float = 1.0
+    """Factor on rho's learning rate; above 1 sigma moves, in steps of at most a tenth of itself."""
+    sigma_temperature: float = 1.0
+    """Factor on the KL in sigma's gradient; 1 is the ELBO, anything else is no bound."""
+
     # Sharpening
     sigma0: float = 0.02
     """Standard deviation of theta around its sharpened centre."""
@@ -77,8 +84,8 @@ class Settings:
         "optimizer": ("sgd", "adam"),
     }
     AT_LEAST_1: ClassVar[tuple[str, ...]] = ("epochs", "batch_size")
-    ABOVE_0: ClassVar[tuple[str, ...]] = ("lr", "lr_decay", "clip", "sigma0")
-    AT_LEAST_0: ClassVar[tuple[str, ...]] = ("sigma_init", "patience")
+    ABOVE_0: ClassVar[tuple[str, ...]] = ("lr", "lr_decay", "clip", "sigma0", "rho_lr")
+    AT_LEAST_0: ClassVar[tuple[str, ...]] = ("sigma_init", "patience", "sigma_temperature")
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -100,6 +107,7 @@ class Settings:
         for name in self.AT_LEAST_0:
             _check(name, getattr(self, name), getattr(self, name) >= 0, "must be 0 or more")
         _check("dropout", self.dropout, 0 <= self.dropout < 1, "must be at least 0 and below 1")
+        _check("average", self.average, 0 <= self.average <= 1, "must lie between 0 and 1")
         _check("pi", self.pi, 0 < self.pi < 1, "must lie strictly between 0 and 1")
         apart = self.prior != "row-mixture" or self.kl_gradient == "sampled"
         _check("prior", self.prior, apart, "ties weights together: add --kl-gradient sampled")
@@ -204,6 +212,12 @@ class Config(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        _check(
+            "average",
+            self.average,
+            self.method != "sgld" or self.average == 0,
+            "must be 0 for sgld, which averages predictions over its weight samples instead",
+        )
         enough = self.vocabulary == 0 or self.vocabulary >= 3
         _check("vocabulary", self.vocabulary, enough, "must be 0, for all words, or at least 3")
 

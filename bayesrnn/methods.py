@@ -38,6 +38,10 @@ class Learner(Protocol):
         """What the optimiser trains."""
         ...
 
+    def rho(self) -> nn.Parameter | None:
+        """The one that decides sigma, and has a learning rate of its own."""
+        ...
+
     def backward(self, closure: Callable[[], T], *, kl_weight: float, generator: Generator) -> T:
         """Add one minibatch's gradients to `.grad`; returns what the closure returned."""
         ...
@@ -110,6 +114,7 @@ def learner_of(
         select=select,
         sigma_init=config.sigma_init or init.from_prior(),
         kl_gradient=config.kl_gradient,  # pyright: ignore[reportArgumentType]
+        sigma_temperature=config.sigma_temperature,
         generator=generator,
     )
     if config.method == "bbb":
@@ -142,6 +147,9 @@ class PlainLearner:
 
     def parameters(self) -> Iterator[nn.Parameter]:
         return self.model.parameters()
+
+    def rho(self) -> nn.Parameter | None:
+        return None
 
     def backward(self, closure: Callable[[], T], *, kl_weight: float, generator: Generator) -> T:
         value = closure()
@@ -242,6 +250,9 @@ class PosteriorLearner:
 
     def parameters(self) -> Iterator[nn.Parameter]:
         return self.posterior.parameters()
+
+    def rho(self) -> nn.Parameter | None:
+        return self.posterior.rho
 
     def backward(self, closure: Callable[[], T], *, kl_weight: float, generator: Generator) -> T:
         return self.posterior.backward(closure, kl_weight=kl_weight, generator=generator)

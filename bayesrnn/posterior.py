@@ -75,6 +75,7 @@ class Posterior:
         select: Select = None,
         sigma_init: float | init.SigmaRule | None = None,
         kl_gradient: KLGradient = "sampled",
+        sigma_temperature: float = 1.0,
         generator: Generator | None = None,
     ) -> None:
         """
@@ -87,6 +88,8 @@ class Posterior:
             kl_gradient: "sampled" differentiates log q - log p at each draw, as the paper does;
                 "expected" differentiates the KL itself, without the noise of the prior's score,
                 for priors that have `expected_score`: all of bayesrnn's but RowScaleMixture.
+            sigma_temperature: a factor on the KL in sigma's gradient. 1 is the ELBO; below 1 sigma
+                follows the data more closely, and what is descended is no longer a bound.
             generator: the randomness of `sigma_init`, for rules that have any.
         """
         if isinstance(prior, type):
@@ -99,6 +102,11 @@ class Posterior:
         self._bound_prior = priors.bind(prior, self.layout)
         self.kl_gradient = kl_gradient
         self._check_kl_gradient()
+        if not (sigma_temperature >= 0 and math.isfinite(sigma_temperature)):
+            raise ValueError(
+                f"sigma_temperature={sigma_temperature} must be a finite number, 0 or more."
+            )
+        self.sigma_temperature = sigma_temperature
         sigma = init.initial_sigma(
             self.layout, self.weights.flat, sigma_init, self._bound_prior, generator
         )
@@ -260,6 +268,7 @@ class Posterior:
             "prior_type": type(self.prior).__qualname__,
             "select": [slot.name for slot in self.layout],
             "kl_gradient": self.kl_gradient,
+            "sigma_temperature": self.sigma_temperature,
         }
 
     @classmethod
@@ -307,7 +316,11 @@ class Posterior:
         unbound = FlatWeights(model, select)
         check_state(_state_of(unbound, unbound.flat, unbound.flat), ours, source)
         posterior = cls(
-            model, prior, select=select, kl_gradient=header.get("kl_gradient", "sampled")
+            model,
+            prior,
+            select=select,
+            kl_gradient=header.get("kl_gradient", "sampled"),
+            sigma_temperature=header.get("sigma_temperature", 1.0),
         )
         posterior.load_state_dict(ours)
         return posterior
@@ -379,7 +392,9 @@ class Posterior:
             theta = self.buffers.take().copy_(theta)
         # As exact as the passes compute, so that they need not convert it.
         weight = torch.tensor(kl_weight, dtype=torch.promote_types(theta.dtype, torch.float32))
-        gradients(theta, sigma, self.current_mu(), g, prior=prior, kl_weight=weight)
+        sigma_weight = weight * self.sigma_temperature
+        mu = self.current_mu()
+        gradients(theta, sigma, mu, g, prior=prior, kl_weight=weight, sigma_weight=sigma_weight)
         add_grad(self.mu, self.zero_fixed(theta))
         add_grad(self.rho, self.zero_fixed(sigma))
         del draw.theta, draw.sigma

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -16,10 +17,14 @@ from bayesrnn.gradients import total_norm
 from bayesrnn.methods import SharpenedLearner
 from bayesrnn.storage import load_tensors, save_tensors
 from bayesrnn.training import Diverged
+from bayesrnn.training.averaging import STEPS_BETWEEN_UPDATES, WeightAverage
 from bayesrnn.training.run import RunFolder
 from bayesrnn.training.task import Minibatch, Task
 
 STEPS_BETWEEN_METRICS = 100
+
+LARGEST_RHO_STEP = 0.1
+"""What rho, and so log sigma, moves in a step at most, where its learning rate is raised."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +67,13 @@ class Trainer:
         self.parameters = list(self.learner.parameters())
         kinds = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
         # Fused: one pass over a parameter instead of one for each operation.
-        self.optimizer = kinds[config.optimizer](self.parameters, lr=config.lr, fused=True)
+        rho = self.learner.rho()
+        others = [parameter for parameter in self.parameters if parameter is not rho]
+        groups = [{"params": others, "scale": 1.0}]
+        if rho is not None:
+            groups.append({"params": [rho], "scale": config.rho_lr})
+        self.optimizer = kinds[config.optimizer](groups, lr=config.lr, fused=True)
+        self.average = WeightAverage(self.parameters, config.average) if config.average else None
         self.noise = torch.Generator().manual_seed(config.seed + 1)
         self.checkpoint_seconds = 60 * checkpoint_minutes
         self.stop = False
@@ -158,12 +169,15 @@ class Trainer:
             shorter = 1.0
         for group in self.optimizer.param_groups:
             # SGD's shorter step along the gradient is one along a shortened gradient, not rewritten.
-            group["lr"] = lr * shorter
+            group["lr"] = lr * shorter * group["scale"]
+        self._bound_rho_step()
         self.optimizer.step()
         increment_version(self.parameters)  # which a fused optimiser does not
         learner.after_step(lr=lr, kl_weight=done.kl_weight, generator=self.noise)
 
         at.cut += 1
+        if self.average and at.cut % STEPS_BETWEEN_UPDATES == 0:
+            self.average.update()
         at.nats += done.loss
         at.steps += done.units
         at.recent_nats += done.loss
@@ -174,6 +188,19 @@ class Trainer:
         if at.recent_steps > 20 * done.units and recent > self.task.hopeless:
             self._diverged(recent)
         return done
+
+    def _bound_rho_step(self) -> None:
+        """Let no sigma change by more than a tenth of itself, where sigma's steps are made longer."""
+        rho = self.learner.rho()
+        if rho is None or rho.grad is None or self.config.rho_lr == 1:
+            return
+        if self.config.optimizer == "sgd":  # Adam's steps are bounded by its learning rate
+            bound = LARGEST_RHO_STEP / self.optimizer.param_groups[-1]["lr"]
+            rho.grad.clamp_(-bound, bound)
+
+    def _averaged(self) -> AbstractContextManager[None]:
+        """Inside the block the weights are those that predict."""
+        return nullcontext() if self.average is None else self.average.in_place()
 
     @property
     def _recent_metrics(self) -> dict[str, Any]:
@@ -197,8 +224,16 @@ class Trainer:
         at.recent_nats, at.recent_steps = 0.0, 0
 
     def _end_epoch(self) -> None:
+        at = self._at
+        self.learner.after_epoch()
+        with self._averaged():
+            self._validate()
+        at.cut, at.nats, at.steps, at.kl_theta = 0, 0.0, 0, 0.0
+        at.recent_nats, at.recent_steps = 0.0, 0
+
+    def _validate(self) -> None:
+        """A line of metrics for the epoch that has ended, and the weights if they are the best so far."""
         at, learner, task = self._at, self.learner, self.task
-        learner.after_epoch()
         nats, valid = task.validate(learner)
         if not nats < task.hopeless:
             self._diverged(nats)
@@ -219,8 +254,6 @@ class Trainer:
         if valid[task.goal] < at.best:
             at.best, at.best_epoch = valid[task.goal], at.epoch
             self.run_folder.save_weights(learner)
-        at.cut, at.nats, at.steps, at.kl_theta = 0, 0.0, 0, 0.0
-        at.recent_nats, at.recent_steps = 0.0, 0
 
     def _kl(self) -> float | None:
         kl = self.learner.kl()
@@ -248,6 +281,9 @@ class Trainer:
             "rng.dropout": torch.get_rng_state() if self._running else self._dropout_rng,
             **{f"learner.{name}": tensor for name, tensor in self.learner.state_dict().items()},
         }
+        if self.average is not None:
+            state = self.average.state_dict()
+            tensors |= {f"average.{name}": tensor for name, tensor in state.items()}
         tensors |= {f"state.{name}": tensor for name, tensor in self.task.carried().items()}
         for index, parameter in enumerate(self.parameters):
             for name, tensor in self.optimizer.state.get(parameter, {}).items():
@@ -283,6 +319,8 @@ class Trainer:
         for name, tensor in _part("optimizer.", tensors).items():
             index, _, own = name.partition(".")
             self.optimizer.state[self.parameters[int(index)]][own] = tensor
+        if self.average is not None:
+            self.average.load_state_dict(_part("average.", tensors))
         self.noise.set_state(tensors["rng.noise"])
         self._dropout_rng = tensors["rng.dropout"]
         self._at = _Position(**header["position"])

@@ -26,23 +26,37 @@ def _sample_(*halves: Tensor, key: Tensor, start: int) -> None:
 
 @one_pass()
 def sampled_gradients_(
-    theta: Tensor, sigma: Tensor, mu: Tensor, g: Tensor, *, prior: Any, kl_weight: Tensor
+    theta: Tensor,
+    sigma: Tensor,
+    mu: Tensor,
+    g: Tensor,
+    *,
+    prior: Any,
+    kl_weight: Tensor,
+    sigma_weight: Tensor,
 ) -> None:
     """theta <- g_mu, sigma <- g_rho, the KL from one sample."""
     eps = gaussian.noise_at(theta, mu, sigma)
-    g_mu, g_rho = bbb.gradients(g, priors.score(prior, theta), eps, sigma, kl_weight)
+    g_mu, g_rho = bbb.gradients(g, priors.score(prior, theta), eps, sigma, kl_weight, sigma_weight)
     theta.copy_(g_mu)
     sigma.copy_(g_rho)
 
 
 @one_pass()
 def expected_gradients_(
-    theta: Tensor, sigma: Tensor, mu: Tensor, g: Tensor, *, prior: Any, kl_weight: Tensor
+    theta: Tensor,
+    sigma: Tensor,
+    mu: Tensor,
+    g: Tensor,
+    *,
+    prior: Any,
+    kl_weight: Tensor,
+    sigma_weight: Tensor,
 ) -> None:
     """theta <- g_mu, sigma <- g_rho, the KL in expectation."""
     eps = gaussian.noise_at(theta, mu, sigma)
     score = prior.expected_score(mu, sigma)
-    g_mu, g_rho = bbb.expected_gradients(g, score, eps, sigma, kl_weight)
+    g_mu, g_rho = bbb.expected_gradients(g, score, eps, sigma, kl_weight, sigma_weight)
     theta.copy_(g_mu)
     sigma.copy_(g_rho)
 

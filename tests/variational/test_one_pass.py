@@ -130,7 +130,7 @@ def test_many_priors_compile_and_none_changes_how_warnings_are_shown(vectors, mo
     for number in range(12):
         prior = bayesrnn.ScaleMixture(0.5, 1.0, 0.01 * (number + 1))
         mine = {name: vectors[name].clone() for name in GRADIENTS}
-        passes.sampled_gradients_(*mine.values(), prior=prior, kl_weight=WEIGHT)
+        passes.sampled_gradients_(*mine.values(), prior=prior, kl_weight=WEIGHT, sigma_weight=WEIGHT)
     assert len(passes.sampled_gradients_._compiled) == 12
     assert all(passes.sampled_gradients_._compiled.values())
     assert warnings.filters == filters

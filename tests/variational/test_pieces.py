@@ -11,7 +11,11 @@ from bayesrnn.variational import one_pass, passes, pieces
 from bayesrnn.variational.pieces import Pieces
 
 SIZES = (40, 1, 700, 3, 700)
-SETTINGS = {"prior": bayesrnn.ScaleMixture(0.75, 0.4, 0.0025), "kl_weight": torch.tensor(0.3)}
+SETTINGS = {
+    "prior": bayesrnn.ScaleMixture(0.75, 0.4, 0.0025),
+    "kl_weight": torch.tensor(0.3),
+    "sigma_weight": torch.tensor(0.3),
+}
 
 
 def test_large_tensors_are_read_where_they_lie_and_small_neighbours_joined(monkeypatch):
