@@ -32,18 +32,15 @@ def vectors():
 
 MIXTURE = bayesrnn.ScaleMixture(0.75, math.exp(-1), math.exp(-6))
 WEIGHT = torch.tensor(0.3, dtype=torch.float64)
+WEIGHTS = {"kl_weight": WEIGHT, "sigma_weight": WEIGHT / 2}
 KEY = torch.tensor([1, -2, 3, 4], dtype=torch.int32)
 SHARPENING = {"eta_unit": 0.008, "sigma0": 0.02}
 GRADIENTS = ("held", "sigma", "mu", "g")
 CASES = {
     "sample": (passes.sample_, ("held", "sigma", "mu", "rho"), {"key": KEY}),
-    "sampled": (passes.sampled_gradients_, GRADIENTS, {"prior": MIXTURE, "kl_weight": WEIGHT}),
-    "expected": (passes.expected_gradients_, GRADIENTS, {"prior": MIXTURE, "kl_weight": WEIGHT}),
-    "normal": (
-        passes.expected_gradients_,
-        GRADIENTS,
-        {"prior": bayesrnn.Normal(0.3), "kl_weight": WEIGHT},
-    ),
+    "sampled": (passes.sampled_gradients_, GRADIENTS, {"prior": MIXTURE, **WEIGHTS}),
+    "expected": (passes.expected_gradients_, GRADIENTS, {"prior": MIXTURE, **WEIGHTS}),
+    "normal": (passes.expected_gradients_, GRADIENTS, {"prior": bayesrnn.Normal(0.3), **WEIGHTS}),
     "sharpen": (passes.sharpen_, ("held", "mu", "g_phi", "kappa"), {**SHARPENING, "key": KEY}),
     "kappa": (
         passes.kappa_gradient_,
@@ -130,7 +127,7 @@ def test_many_priors_compile_and_none_changes_how_warnings_are_shown(vectors, mo
     for number in range(12):
         prior = bayesrnn.ScaleMixture(0.5, 1.0, 0.01 * (number + 1))
         mine = {name: vectors[name].clone() for name in GRADIENTS}
-        passes.sampled_gradients_(*mine.values(), prior=prior, kl_weight=WEIGHT, sigma_weight=WEIGHT)
+        passes.sampled_gradients_(*mine.values(), prior=prior, **WEIGHTS)
     assert len(passes.sampled_gradients_._compiled) == 12
     assert all(passes.sampled_gradients_._compiled.values())
     assert warnings.filters == filters
