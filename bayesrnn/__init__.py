@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from bayesrnn.prediction import predict as predict
     from bayesrnn.prediction import predict_values as predict_values
     from bayesrnn.sharpened import Sharpened as Sharpened
-    from bayesrnn.variational.priors import EmpiricalNormal as EmpiricalNormal
-    from bayesrnn.variational.priors import Normal as Normal
-    from bayesrnn.variational.priors import RowScaleMixture as RowScaleMixture
-    from bayesrnn.variational.priors import ScaleMixture as ScaleMixture
+    from bayesrnn.variational.normal import EmpiricalNormal as EmpiricalNormal
+    from bayesrnn.variational.normal import Normal as Normal
+    from bayesrnn.variational.row_mixture import RowScaleMixture as RowScaleMixture
+    from bayesrnn.variational.scale_mixture import ScaleMixture as ScaleMixture
 
 __version__ = "0.1.0"
 
@@ -34,10 +34,10 @@ _HOME = {
     "predict": "bayesrnn.prediction",
     "predict_values": "bayesrnn.prediction",
     "Sharpened": "bayesrnn.sharpened",
-    "EmpiricalNormal": "bayesrnn.variational.priors",
-    "Normal": "bayesrnn.variational.priors",
-    "RowScaleMixture": "bayesrnn.variational.priors",
-    "ScaleMixture": "bayesrnn.variational.priors",
+    "EmpiricalNormal": "bayesrnn.variational.normal",
+    "Normal": "bayesrnn.variational.normal",
+    "RowScaleMixture": "bayesrnn.variational.row_mixture",
+    "ScaleMixture": "bayesrnn.variational.scale_mixture",
 }
 
 __all__ = ["__version__", "init", *sorted(_HOME)]

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Generator, Tensor, nn
 
-from bayesrnn.variational.layout import Layout, Slot
+from bayesrnn.weights.layout import Layout, Slot
 
 SigmaRule = Callable[[Slot, Tensor, object, Generator | None], Tensor]
 """(slot, its means, the prior, generator) -> sigma in the slot's shape."""

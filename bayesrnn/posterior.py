@@ -5,67 +5,102 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal, TypeVar, get_args
 
 import torch
 from torch import Generator, Tensor, nn
 
-from bayesrnn import init
-from bayesrnn.buffers import Buffers, has_views
-from bayesrnn.flat import FlatWeights, Select
+from bayesrnn import init, persistence
 from bayesrnn.gradients import add_grad, check_closure, check_kl_weight, loss_of
-from bayesrnn.storage import check_state, copy_state, load_tensors, save_tensors
-from bayesrnn.variational import gaussian, noise, passes, priors
-from bayesrnn.variational.layout import Layout
-from bayesrnn.variational.pieces import Pieces
-from bayesrnn.variational.priors import EmpiricalNormal, Prior, RowScaleMixture
+from bayesrnn.kernels import noise, passes
+from bayesrnn.torch_private import version
+from bayesrnn.variational import gaussian, priors
+from bayesrnn.variational.normal import EmpiricalNormal
+from bayesrnn.variational.priors import Prior
+from bayesrnn.variational.row_mixture import RowScaleMixture
+from bayesrnn.weights.flat import FlatWeights
+from bayesrnn.weights.layout import Layout
+from bayesrnn.weights.select import Select
 
-FORMAT = "bayesrnn-posterior-1"
-IDLE_ACCUMULATIONS = 200
 T = TypeVar("T")
 KLGradient = Literal["sampled", "expected"]
+LARGEST_SCORE_ERROR = 0.05
+"""What an approximate expected score may be off by."""
 
 
-@dataclass(eq=False, repr=False)
 class Draw:
-    """One sample of the weights, theta = mu + sigma * eps.
+    """One sample of the weights, theta = mu + sigma * eps, and in time the gradient of the loss at it.
 
-    It is spent once its gradient has been accumulated: theta and sigma become the gradients.
+    It is a value: it does not change when mu does, and theta is never written to. It belongs to the mean it
+    was drawn from, so it has to be used before the next optimiser step; and once, after which it is spent.
     """
 
-    theta: Tensor
-    sigma: Tensor
-    mean_changes: int
-    """How often the mean had been changed when this was drawn; the draw is of that mean only."""
-    g_in_pieces: Pieces | None = None
-    """The gradient of the loss at theta, once the block of `sample()` has ended."""
+    def __init__(
+        self, theta: Tensor, sigma: Tensor, mu: nn.Parameter, weights: FlatWeights
+    ) -> None:
+        self.theta = theta
+        """The sampled weights, a flat vector."""
+        self.sigma = sigma
+        self.spent = False
+        """Whether its gradient has been accumulated; sigma has then become a gradient."""
+        self.leaves: Sequence[Tensor] = weights.leaves(theta)
+        """theta as the model holds it inside `sample()`; their `.grad` is what backward leaves."""
+        self._weights = weights
+        self._mu = mu
+        self._versions = version(mu), version(theta)
+        self._g: Tensor | None = None
 
     @property
     def g(self) -> Tensor | None:
-        """That gradient as one flat vector; a change of it counts."""
-        if self.g_in_pieces is None:
-            return None
-        if len(self.g_in_pieces.parts) == 1:
-            return self.g_in_pieces.parts[0]
-        g = self.g_in_pieces.joined()
-        self.g_in_pieces = Pieces((g,))
-        return g
+        """The gradient of the loss at theta, a flat vector, or None; a change of it counts."""
+        new = self._weights.flatten([leaf.grad for leaf in self.leaves])
+        if new is not None:
+            for leaf in self.leaves:
+                leaf.grad = None
+            self._g = new if self._g is None else self._g.add_(new)
+        return self._g
+
+    @property
+    def has_grad(self) -> bool:
+        return self._g is not None or any(leaf.grad is not None for leaf in self.leaves)
+
+    @property
+    def eps(self) -> Tensor:
+        """The noise that theta has, after its rounding, a flat vector; 0 for padding rows."""
+        self.check()
+        return gaussian.noise_at(self.theta, self._mu.detach(), self.sigma)
+
+    def check(self) -> None:
+        """Raise if the draw can no longer be used."""
+        if self.spent:
+            raise ValueError(
+                "this draw is spent, its gradient has been accumulated: call kl(draw) before "
+                "accumulate_grad, and accumulate each draw once."
+            )
+        mean, theta = self._versions
+        if version(self._mu) != mean:
+            raise ValueError(
+                "the mean has changed since this draw was made; call accumulate_grad or kl(draw) "
+                "before optimizer.step()."
+            )
+        if version(self.theta) != theta:
+            raise ValueError(
+                "the sampled weights were changed in place, so they are no sample any more."
+            )
+
+    def __repr__(self) -> str:
+        return f"Draw({len(self.theta):,} weights{', spent' if self.spent else ''})"
 
 
 class Posterior:
     """q(theta) = N(mu, diag(sigma^2)) over the weights of `model`, with sigma = softplus(rho).
 
-    The model is not changed but for this: its Bayesian parameters become views of one flat vector,
-    that of mu except inside `sample()`. At rest the model is therefore an ordinary trained
-    model at the posterior mean, and an optimiser that moves `mu` moves the model.
+    The model gets two parameters, mu and rho, in place of its Bayesian weights, which become plain tensors:
+    views of mu, except inside `sample()`. So at rest the model is an ordinary trained model at the posterior
+    mean; `model.parameters()`, `model.state_dict()` and all that use them see the whole posterior.
     """
-
-    mu: nn.Parameter
-    """The mean; inside `sample()` it shows the sample, as the model does."""
-    rho: nn.Parameter
 
     def __init__(
         self,
@@ -74,20 +109,20 @@ class Posterior:
         *,
         select: Select = None,
         sigma_init: float | init.SigmaRule | None = None,
-        kl_gradient: KLGradient = "sampled",
+        kl_gradient: KLGradient | None = None,
         sigma_temperature: float = 1.0,
         generator: Generator | None = None,
     ) -> None:
         """
         Args:
-            model: any module, already on its device and in its dtype.
+            model: any module. Make the optimiser afterwards.
             prior: see `bayesrnn.variational.priors`; anything with `log_prob` will do.
             select: names ("lstm.*", a list of them) or a predicate; None for all that train.
             sigma_init: a number or a rule from `bayesrnn.init`; by default a tenth of each
                 tensor's root mean square.
             kl_gradient: "sampled" differentiates log q - log p at each draw, as the paper does;
-                "expected" differentiates the KL itself, without the noise of the prior's score,
-                for priors that have `expected_score`: all of bayesrnn's but RowScaleMixture.
+                "expected" differentiates the KL itself, without the noise of the prior's score. By default
+                "expected" for priors that have an accurate `expected_score`, and "sampled" for others.
             sigma_temperature: a factor on the KL in sigma's gradient. 1 is the ELBO; below 1 sigma
                 follows the data more closely, and what is descended is no longer a bound.
             generator: the randomness of `sigma_init`, for rules that have any.
@@ -96,40 +131,41 @@ class Posterior:
             raise ValueError(f"prior is the class {prior.__name__}; give its parameters.")
         if not callable(getattr(prior, "log_prob", None) or getattr(prior, "bind", None)):
             raise ValueError(f"prior={prior!r} has no log_prob(theta) method.")
-        self.model = model
-        self.prior = prior
-        self.weights = FlatWeights(model, select)
-        self._bound_prior = priors.bind(prior, self.layout)
-        self.kl_gradient = kl_gradient
-        self._check_kl_gradient()
         if not (sigma_temperature >= 0 and math.isfinite(sigma_temperature)):
             raise ValueError(
                 f"sigma_temperature={sigma_temperature} must be a finite number, 0 or more."
             )
+        self.model = model
+        self.prior = prior
         self.sigma_temperature = sigma_temperature
-        sigma = init.initial_sigma(
-            self.layout, self.weights.flat, sigma_init, self._bound_prior, generator
-        )
+        self.weights = FlatWeights(model, select)
+        self._bound_prior = priors.bind(prior, self.layout)
+        mu = self.weights.start
+        sigma = init.initial_sigma(self.layout, mu, sigma_init, self._bound_prior, generator)
+        self.kl_gradient = self._checked_kl_gradient(kl_gradient)
         # Every check has passed: only now is the model touched.
-        self.mu = self.weights.whole
-        self.rho = nn.Parameter(gaussian.rho_from_sigma(sigma))
-        self.weights.bind()
-
-        self._in_model: Draw | None = None  # the draw whose weights the model holds
-        self.buffers = Buffers(self.rho.detach())
+        self.weights.bind(mu=nn.Parameter(mu), rho=nn.Parameter(gaussian.rho_from_sigma(sigma)))
         self._unused: Draw | None = None  # the last draw with a gradient, until that is accumulated
-        self._idle = 0  # accumulations since the mean last changed
-        self._seen_changes = 0
+
+    @property
+    def mu(self) -> nn.Parameter:
+        """The mean, a flat vector, whatever the model holds."""
+        return self.weights.parameter("mu")
+
+    @property
+    def rho(self) -> nn.Parameter:
+        return self.weights.parameter("rho")
 
     @property
     def layout(self) -> Layout:
+        """Which stretch of a flat vector is which weight."""
         return self.weights.layout
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """What an optimiser trains: mu, rho and the model's ordinary parameters."""
+        """What an optimiser trains, as `model.parameters()` has it: mu, rho and the ordinary parameters."""
         yield self.mu
         yield self.rho
-        yield from self.weights.rest()
+        yield from self.weights.ordinary_parameters()
 
     # ------------------------------------------------------------------ sampling and training
 
@@ -137,39 +173,65 @@ class Posterior:
     def sample(self, *, generator: Generator | None = None) -> Iterator[Draw]:
         """Inside the block the model holds theta = mu + sigma * eps, for as many steps as it runs.
 
-        Call `loss.backward()` inside it, and `accumulate_grad` and the optimiser after it.
+        Call `loss.backward()` inside it or right after it, then `accumulate_grad`, then the optimiser.
         """
-        with self.weights.own_grads():
-            with self.placed_draw(generator=generator) as draw:
-                yield draw
-            if draw.g_in_pieces is None and hasattr(draw, "theta"):
-                draw.g_in_pieces = self.weights.take_grad()
-        if draw.g_in_pieces is not None and self._at_rest:
+        draw = self.draw(generator=generator)
+        outermost = self.weights.at_rest
+        with self.weights.holding(draw.leaves):
+            yield draw
+        if not draw.spent:
+            _check_unchanged(draw)
+        if draw.has_grad and not draw.spent and outermost:
             self._warn_if_unused()
             self._unused = draw
 
     @contextmanager
     def mean(self) -> Iterator[None]:
         """Inside the block the model holds mu, whatever it held outside."""
-        with self.place(self.current_mu()):
+        with self.weights.holding(self.weights.resting()):
             yield
 
-    def accumulate_grad(self, draw: Draw, *, kl_weight: float) -> None:
+    @torch.no_grad()
+    def draw(self, *, generator: Generator | None = None) -> Draw:
+        """A fresh draw, not yet placed in the model."""
+        self.weights.check()
+        mu, rho = self.mu.detach(), self.rho.detach()
+        with torch.inference_mode(False):  # a vector made inside that mode is of no use outside
+            theta, sigma = torch.empty_like(mu), torch.empty_like(mu)
+        passes.sample_(theta, sigma, mu, rho, key=noise.new_key(generator, rho.device))
+        self.layout.copy_fixed(theta, mu)
+        return Draw(theta, sigma, self.mu, self.weights)
+
+    @torch.no_grad()
+    def accumulate_grad(self, draw: Draw, *, kl_weight: float, g: Tensor | None = None) -> None:
         """Turn the gradient at `draw` into gradients of mu and rho, added to their `.grad`.
 
         The free energy that is differentiated is  loss + kl_weight * KL[q || p];  `kl_weight` is the
-        share of the KL that this minibatch pays (`Cuts.kl_weight` computes it).
+        share of the KL that this minibatch pays (`Cuts.kl_weight` computes it). `g` is the gradient of the
+        loss with respect to the draw, if it is not the one that backward left; it is used up.
         """
         check_kl_weight(kl_weight)
-        self._check_current(draw)
-        g = self._grad_inside(draw) if draw.g_in_pieces is None else draw.g_in_pieces
+        if not isinstance(draw, Draw) or draw.theta.shape != self.rho.shape:
+            raise ValueError("this is no draw of this posterior; use what its sample() gave.")
+        draw.check()
+        g = draw.g if g is None else g
         if g is None:
             raise ValueError(
-                "this draw has no gradient: call loss.backward() inside the "
+                "this draw has no gradient: call loss.backward() on a loss that was computed inside the "
                 "`with posterior.sample() as draw:` block, and accumulate each draw once."
             )
-        self._warn_if_idle()
-        self.accumulate(draw, g, kl_weight=kl_weight)
+        prior: Any = self.fitted_prior()
+        expected = self.kl_gradient == "expected"
+        gradients = passes.expected_gradients_ if expected else passes.sampled_gradients_
+        if not getattr(prior, "elementwise", False):
+            gradients = gradients.function
+        # As exact as the passes compute, so that they need not convert it.
+        weight = torch.tensor(kl_weight, dtype=g.dtype)
+        weights = {"kl_weight": weight, "sigma_weight": weight * self.sigma_temperature}
+        gradients(g, draw.sigma, draw.theta, self.mu.detach(), prior=prior, **weights)
+        add_grad(self.mu, self.layout.fill_fixed(g))
+        add_grad(self.rho, self.layout.fill_fixed(draw.sigma))
+        draw.spent = True
         self._unused = None
 
     def backward(
@@ -191,24 +253,24 @@ class Posterior:
     @torch.no_grad()
     def sigma(self) -> Tensor:
         """The posterior's standard deviations, a flat vector; 0 for padding rows."""
-        return self.zero_fixed(gaussian.sigma_from_rho(self.rho))
+        return self.layout.fill_fixed(gaussian.sigma_from_rho(self.rho))
 
     @torch.no_grad()
     def snr(self) -> Tensor:
         """|mu| / sigma for every weight; infinite for padding rows, which carry no noise."""
-        ratio = gaussian.signal_to_noise(self.current_mu(), gaussian.sigma_from_rho(self.rho))
-        return self._fill_fixed(ratio, math.inf)
+        ratio = gaussian.signal_to_noise(self.mu, gaussian.sigma_from_rho(self.rho))
+        return self.layout.fill_fixed(ratio, math.inf)
 
     @torch.no_grad()
     def kl(self, draw: Draw | None = None) -> Tensor:
         """KL[q || p] in nats: by closed form or quadrature, or from one draw, log q - log p at theta."""
         if draw is None:
             return self.kl_per_weight().sum()
-        eps = self.noise_of(draw)  # which checks the draw
-        log_q = self.zero_fixed(gaussian.log_prob_at_noise(draw.sigma, eps))
+        eps = draw.eps  # which checks the draw
+        log_q = self.layout.fill_fixed(gaussian.log_prob_at_noise(draw.sigma, eps))
         log_p = self.fitted_prior().log_prob(draw.theta)
         if log_p.shape == log_q.shape:
-            log_p = self.zero_fixed(log_p)
+            log_p = self.layout.fill_fixed(log_p)
         return log_q.sum() - log_p.sum()
 
     @torch.no_grad()
@@ -217,9 +279,9 @@ class Posterior:
 
         Exact for normal priors; to some 1e-7 for the mixture; by Gauss-Hermite quadrature for others.
         """
-        mu, sigma = self.current_mu(), gaussian.sigma_from_rho(self.rho)
+        mu, sigma = self.mu.detach(), gaussian.sigma_from_rho(self.rho)
         expected = priors.expected_log_prob(self.fitted_prior(), mu, sigma)
-        return self.zero_fixed(-gaussian.entropy(sigma) - expected)
+        return self.layout.fill_fixed(-gaussian.entropy(sigma) - expected)
 
     def description_length(self) -> float:
         """The bits it takes to send the weights by bits-back coding: KL[q || p] / log 2."""
@@ -228,6 +290,13 @@ class Posterior:
     def named(self, vector: Tensor) -> dict[str, Tensor]:
         """A flat vector as views by weight name: `posterior.named(posterior.snr())`."""
         return self.weights.named(vector)
+
+    def fitted_prior(self) -> Prior:
+        """The prior, its learnt hyper-parameters brought up to date with q."""
+        fit = getattr(self._bound_prior, "fit", None)
+        if fit is None:
+            return self._bound_prior
+        return fit(self.mu.detach(), gaussian.sigma_from_rho(self.rho.detach()))
 
     def __repr__(self) -> str:
         return (
@@ -238,18 +307,20 @@ class Posterior:
     # ------------------------------------------------------------------ state
 
     def state_dict(self) -> dict[str, Tensor]:
-        """mu and rho by weight name, and the model's other parameters and buffers."""
-        self.weights.check()
-        return _state_of(self.weights, self.current_mu(), self.rho.detach())
+        """mu and rho by weight name, and the model's other parameters and buffers: live, not copies."""
+        return persistence.state_of(self)
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Copy a `state_dict` in. Names and shapes are checked first; on error nothing changes."""
-        self.check_at_rest()
-        copy_state(self.state_dict(), state)
+        persistence.load_state(self, self.state_dict(), state)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one safetensors file with the state, the prior and the selection."""
-        save_tensors(path, self.state_dict(), self.header())
+        persistence.save(path, self.state_dict(), self.header())
+
+    def header(self) -> dict[str, Any]:
+        """What a file says beside the tensors: format, prior, selection."""
+        return persistence.header_of(self)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], model: nn.Module, prior: Any = None) -> Posterior:
@@ -257,225 +328,26 @@ class Posterior:
 
         `prior` is needed only if the saved one was of the user's own making.
         """
-        state, header = load_tensors(path)
-        return cls.from_state(state, header, model, prior, source=str(path))
-
-    def header(self) -> dict[str, Any]:
-        """What a file says beside the tensors: format, prior, selection."""
-        return {
-            "format": FORMAT,
-            "prior": priors.to_config(self.prior),
-            "prior_type": type(self.prior).__qualname__,
-            "select": [slot.name for slot in self.layout],
-            "kl_gradient": self.kl_gradient,
-            "sigma_temperature": self.sigma_temperature,
-        }
-
-    @classmethod
-    def from_state(
-        cls,
-        state: Mapping[str, Tensor],
-        header: Mapping[str, Any],
-        model: nn.Module,
-        prior: Any = None,
-        *,
-        source: str = "the state",
-    ) -> Posterior:
-        """A posterior around `model` from a `state_dict` and a `header`."""
-        if header.get("format") != FORMAT:
-            raise ValueError(
-                f"{source} has format {header.get('format')!r}, not {FORMAT!r}: "
-                "it was written by another version, or is no posterior."
-            )
-        if prior is None:
-            if header["prior"] is None:
-                raise ValueError(
-                    f"{source} was saved with a prior of type {header['prior_type']}, which only "
-                    "its author can make: pass it as prior=."
-                )
-            prior = priors.from_config(header["prior"])
-        ours = {k: v for k, v in state.items() if k.startswith(("mu.", "rho.", "model."))}
-        model_inside = getattr(model, "_orig_mod", model)
-        trainable = {name for name, p in model_inside.named_parameters() if p.requires_grad}
-        known = {name for name, _ in model_inside.named_parameters()}
-        for name in header["select"]:
-            if name not in known:
-                raise ValueError(
-                    f"{source} has weights {name!r}; this model has none of that name, but "
-                    f"{', '.join(sorted(known)[:6])}. Build the architecture it was saved with."
-                )
-            if name not in trainable:
-                raise ValueError(
-                    f"{source} has Bayesian weights {name!r}, which are frozen in this model; call "
-                    "requires_grad_(True) before loading."
-                )
-
-        def select(name: str, _: nn.Parameter) -> bool:
-            return name in header["select"]
-
-        unbound = FlatWeights(model, select)
-        check_state(_state_of(unbound, unbound.flat, unbound.flat), ours, source)
-        posterior = cls(
-            model,
-            prior,
-            select=select,
-            kl_gradient=header.get("kl_gradient", "sampled"),
-            sigma_temperature=header.get("sigma_temperature", 1.0),
-        )
-        posterior.load_state_dict(ours)
-        return posterior
-
-    # ------------------------------------------------------------------ for methods built on q
-
-    @torch.no_grad()
-    def draw(self, *, generator: Generator | None = None) -> Draw:
-        """A fresh draw, not yet placed in the model."""
-        self.weights.check()
-        theta, sigma = self.buffers.take(), self.buffers.take()
-        key = self.noise_key(generator)
-        passes.sample_(theta, sigma, self.current_mu(), self.rho.detach(), key=key)
-        self.fix(theta)
-        return Draw(theta, sigma, self.weights.changes())
-
-    @torch.no_grad()
-    def noise_of(self, draw: Draw) -> Tensor:
-        """The noise eps of a draw, after the rounding of theta, a flat vector; 0 for padding rows."""
-        self._check_current(draw)
-        return gaussian.noise_at(draw.theta, self.current_mu(), draw.sigma)
-
-    @torch.no_grad()
-    def noise(self, *, generator: Generator | None = None) -> Tensor:
-        """eps ~ N(0, I), a flat vector; 0 for padding rows."""
-        return self.zero_fixed(noise.normal_(self.buffers.take(), self.noise_key(generator)))
-
-    def noise_key(self, generator: Generator | None) -> Tensor:
-        """The key of one vector of noise; the next call gives another."""
-        return noise.new_key(generator, self.rho.device)
-
-    def current_mu(self) -> Tensor:
-        """The memory of mu, also while the model, and `mu` with it, holds something else."""
-        return self.weights.flat
-
-    def place(self, theta: Tensor) -> AbstractContextManager[None]:
-        """Inside the block the model holds a copy of `theta`; after it, and after an error, what it held."""
-        copy = self.buffers.take()
-        copy.copy_(theta.detach())
-        return self._placed(copy)
-
-    @contextmanager
-    def placed_draw(self, *, generator: Generator | None = None) -> Iterator[Draw]:
-        """Draw; inside the block the model holds the drawn weights."""
-        draw = self.draw(generator=generator)
-        with self._placed(draw.theta, draw):
-            yield draw
-
-    def replace(self, theta: Tensor) -> None:
-        """Inside `place` or `placed_draw`: from now on the model holds this very vector."""
-        assert not self._at_rest
-        self._in_model = None
-        self.weights.show(theta)
-
-    @torch.no_grad()
-    def accumulate(self, draw: Draw, g: Tensor | Pieces, *, kl_weight: float) -> None:
-        """Add the gradients of mu and rho that follow from g, the loss gradient at the draw.
-
-        The draw is used up: theta becomes the gradient of mu, sigma that of rho.
-        """
-        prior: Any = self.fitted_prior()
-        expected = self.kl_gradient == "expected"
-        gradients = passes.expected_gradients_ if expected else passes.sampled_gradients_
-        if not getattr(prior, "elementwise", False):
-            gradients = gradients.function
-            g = g.joined(self.buffers.take()) if isinstance(g, Pieces) else g
-        theta, sigma = draw.theta, draw.sigma
-        if has_views(theta):  # the model's inside the block, or a user's own
-            theta = self.buffers.take().copy_(theta)
-        # As exact as the passes compute, so that they need not convert it.
-        weight = torch.tensor(kl_weight, dtype=torch.promote_types(theta.dtype, torch.float32))
-        sigma_weight = weight * self.sigma_temperature
-        mu = self.current_mu()
-        gradients(theta, sigma, mu, g, prior=prior, kl_weight=weight, sigma_weight=sigma_weight)
-        add_grad(self.mu, self.zero_fixed(theta))
-        add_grad(self.rho, self.zero_fixed(sigma))
-        del draw.theta, draw.sigma
-        draw.g_in_pieces = None
-
-    def fix(self, theta: Tensor) -> None:
-        """Give a vector of weights the padding rows of mu, in place."""
-        for span in self.layout.fixed:
-            theta[span] = self.current_mu()[span]
-
-    def zero_fixed(self, vector: Tensor) -> Tensor:
-        """Zero a flat vector's padding rows, in place."""
-        return self._fill_fixed(vector, 0.0)
-
-    def fitted_prior(self) -> Prior:
-        """The prior, its learnt hyper-parameters brought up to date with q."""
-        fit = getattr(self._bound_prior, "fit", None)
-        if fit is None:
-            return self._bound_prior
-        return fit(self.current_mu(), gaussian.sigma_from_rho(self.rho.detach()))
+        return persistence.load(path, model, prior)
 
     # ------------------------------------------------------------------ helpers
 
-    def _check_kl_gradient(self) -> None:
+    def _checked_kl_gradient(self, asked: KLGradient | None) -> KLGradient:
+        """How the KL's gradient is taken: as asked, if the prior can do that."""
         known = get_args(KLGradient)
-        if self.kl_gradient not in known:
-            raise ValueError(
-                f"kl_gradient={self.kl_gradient!r}; use {' or '.join(map(repr, known))}."
-            )
-        fits = hasattr(self._bound_prior, "fit")  # its fitted forms all have one
-        if self.kl_gradient == "expected" and not (
-            fits or hasattr(self._bound_prior, "expected_score")
-        ):
-            raise ValueError(
-                f"kl_gradient='expected' needs a prior with expected_score(mu, sigma), which "
-                f"{type(self.prior).__name__} has not; use 'sampled'."
-            )
-
-    @contextmanager
-    def _placed(self, theta: Tensor, draw: Draw | None = None) -> Iterator[None]:
-        """Inside the block the model holds this very vector."""
-        before, in_model = self.weights.changes(), self._in_model
-        with self.weights.showing(theta):
-            try:
-                self._in_model = draw
-                yield
-            finally:
-                self._in_model = in_model
-        if self.weights.changes() != before:
-            raise ValueError(
-                "the weights were changed inside the block (an optimiser step, or an in-place "
-                "edit); the model has its own again. Step after the block."
-            )
-
-    @property
-    def _at_rest(self) -> bool:
-        return self.weights.shown is self.weights.flat
-
-    def check_at_rest(self) -> None:
-        """Raise if the model holds anything but the mean."""
-        if not self._at_rest:
-            raise ValueError("load_state_dict inside sample(): leave the block first.")
-        self.weights.check()
-
-    def _grad_inside(self, draw: Draw) -> Pieces | None:
-        """The gradient of a draw whose block has not ended yet."""
-        return self.weights.take_grad() if self._in_model is draw else None
-
-    def _check_current(self, draw: Draw) -> None:
-        if isinstance(draw, Draw) and not hasattr(draw, "theta"):
-            raise ValueError(
-                "this draw is spent, its weights have become a gradient: call kl(draw) before "
-                "accumulate_grad, and accumulate each draw once."
-            )
-        if not isinstance(draw, Draw) or draw.theta.shape != self.rho.shape:
-            raise ValueError("this is no draw of this posterior; use what its sample() gave.")
-        if draw.mean_changes != self.weights.changes():
-            raise ValueError(
-                "the mean has changed since this draw was made; call accumulate_grad or kl(draw) "
-                "before optimizer.step()."
-            )
+        if asked is not None and asked not in known:
+            raise ValueError(f"kl_gradient={asked!r}; use {' or '.join(map(repr, known))}.")
+        prior, name = self._bound_prior, type(self.prior).__name__
+        fits = hasattr(prior, "fit")  # its fitted forms all have an expected score
+        error = getattr(prior, "expected_score_error", 0.0)
+        why_not = None
+        if not (fits or hasattr(prior, "expected_score")):
+            why_not = f"needs a prior with expected_score(mu, sigma), which {name} has not"
+        elif error > LARGEST_SCORE_ERROR:
+            why_not = f"would be {error:.0%} off for so extreme a {name}"
+        if asked == "expected" and why_not:
+            raise ValueError(f"kl_gradient='expected' {why_not}; use 'sampled'.")
+        return asked or ("sampled" if why_not else "expected")
 
     def _warn_if_unused(self) -> None:
         if self._unused is not None:
@@ -484,32 +356,12 @@ class Posterior:
                 stacklevel=5,
             )
 
-    def _warn_if_idle(self) -> None:
-        """Gradients pile up: most likely the optimiser was given the model's parameters, the views."""
-        changes = self.weights.changes()
-        idle = changes == self._seen_changes and self.mu.grad is not None
-        self._idle = self._idle + 1 if idle else 1
-        self._seen_changes = changes
-        if self._idle == IDLE_ACCUMULATIONS:
-            warnings.warn(
-                f"{IDLE_ACCUMULATIONS} gradients were accumulated and the mean has not moved: the optimiser "
-                "must be given posterior.parameters(), not model.parameters().",
-                stacklevel=4,
-            )
 
-    def _fill_fixed(self, vector: Tensor, value: float) -> Tensor:
-        for span in self.layout.fixed:
-            vector[span] = value
-        return vector
-
-
-def _prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
-
-
-def _state_of(weights: FlatWeights, mu: Tensor, rho: Tensor) -> dict[str, Tensor]:
-    return {
-        **_prefixed("mu", weights.named(mu)),
-        **_prefixed("rho", weights.named(rho)),
-        **_prefixed("model", weights.rest_state()),
-    }
+def _check_unchanged(draw: Draw) -> None:
+    try:
+        draw.check()
+    except ValueError:
+        raise ValueError(
+            "the weights were changed inside the block (an optimiser step, or an in-place edit). Step "
+            "after the block."
+        ) from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -12,11 +12,12 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Generator, Tensor, nn
 
+from bayesrnn import persistence
 from bayesrnn.gradients import add_grad, check_closure, check_kl_weight, loss_of
+from bayesrnn.kernels import noise, passes
 from bayesrnn.posterior import Posterior
-from bayesrnn.storage import copy_state, load_tensors, save_tensors
-from bayesrnn.variational import passes, sharpening
-from bayesrnn.variational.pieces import Pieces
+from bayesrnn.storage import load_tensors
+from bayesrnn.variational import sharpening
 
 T = TypeVar("T")
 
@@ -38,8 +39,6 @@ class Sharpened:
     the KL it costs and the loss it gains balance to first order, whatever the scale of the loss,
     so the same learning rate suits kappa, mu and rho.
     """
-
-    kappa: nn.Parameter
 
     def __init__(
         self,
@@ -68,9 +67,16 @@ class Sharpened:
         self.loss_scale = loss_scale
         self.sigma0 = sigma0
         self.exact = exact
-        self.kappa = nn.Parameter(torch.full_like(posterior.rho, kappa_init))
+        posterior.weights.register(
+            "kappa", nn.Parameter(torch.full_like(posterior.rho, kappa_init))
+        )
         self.kl_theta = torch.zeros((), device=posterior.rho.device)
         """KL_theta of the last minibatch in nats."""
+
+    @property
+    def kappa(self) -> nn.Parameter:
+        """The learnt step in its own unit, a flat vector."""
+        return self.posterior.weights.parameter("kappa")
 
     @property
     def eta(self) -> Tensor:
@@ -93,26 +99,27 @@ class Sharpened:
         """
         check_kl_weight(kl_weight)
         check_closure(closure)
-        posterior = self.posterior
-        with posterior.weights.own_grads():
-            with posterior.placed_draw(generator=generator) as draw:
-                rng = _rng_state(posterior.rho.device) if self.exact else None
-                g_phi = self._gradient_here(closure)
-                self.kl_theta = self._sharpen_here(g_phi, self._eta_unit, generator)
-                value = closure()
-                loss_of(value).backward()
-            g_theta = posterior.weights.take_grad()
+        posterior, weights = self.posterior, self.posterior.weights
+        phi = posterior.draw(generator=generator)
+        rng = _rng_state(posterior.rho.device) if self.exact else None
+        with weights.holding(phi.leaves):
+            g_phi = self._gradient(closure, phi.leaves)
+        theta, self.kl_theta = self._sharpen(phi.theta, g_phi, self._eta_unit, generator)
+        leaves = weights.leaves(theta)
+        with weights.holding(leaves):
+            value = closure()
+            loss_of(value).backward()
+        g_theta = weights.flatten([leaf.grad for leaf in leaves])
         assert g_theta is not None  # the first pass has shown that the loss reaches the weights
         settings = {"sigma0": self.sigma0, "loss_scale": self.loss_scale}
-        g: Tensor | Pieces = g_theta
+        g = g_theta
         if rng is not None:
-            g = g_theta.joined(posterior.buffers.take())
-            u = sharpening.hessian_direction(g, g_phi, self.eta, **settings)
-            g += self._hessian_product(closure, draw.theta, u, rng)
+            u = sharpening.hessian_direction(g_theta, g_phi, self.eta, **settings)
+            g = g_theta + self._hessian_product(closure, phi.theta, u, rng)
         kappa, eta_unit = self.kappa.detach(), self._eta_unit
         passes.kappa_gradient_(g_phi, g_theta, kappa, eta_unit=eta_unit, **settings)
-        add_grad(self.kappa, g_phi)  # which it has become
-        posterior.accumulate(draw, g, kl_weight=kl_weight)
+        add_grad(self.kappa, g_phi)  # g_phi is now the gradient of kappa
+        posterior.accumulate_grad(phi, kl_weight=kl_weight, g=g)
         return value
 
     def bound(
@@ -129,14 +136,15 @@ class Sharpened:
         `loss_scale` is that of the closure's loss, where it is not the one of training. To predict
         with q(phi) instead, use the posterior itself: no bound, no KL.
         """
-        posterior = self.posterior
-        placed = posterior.placed_draw(generator=generator) if sample_phi else posterior.mean()
+        posterior, weights = self.posterior, self.posterior.weights
+        phi = posterior.draw(generator=generator).theta if sample_phi else posterior.mu.detach()
         eta_unit = self.sigma0**2 / (loss_scale or self.loss_scale)
-        with placed:
-            g_phi = self._gradient_here(closure)
-            kl_theta = self._sharpen_here(g_phi, eta_unit, generator)
-            with torch.no_grad():
-                value = closure()
+        leaves = weights.leaves(phi)
+        with weights.holding(leaves):
+            g_phi = self._gradient(closure, leaves)
+        theta, kl_theta = self._sharpen(phi, g_phi, eta_unit, generator)
+        with weights.holding(weights.leaves(theta)), torch.no_grad():
+            value = closure()
         return Bound(value, kl_theta)
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -149,17 +157,16 @@ class Sharpened:
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Copy a `state_dict` in; on error nothing changes."""
-        self.posterior.check_at_rest()
-        copy_state(self.state_dict(), state)
+        persistence.load_state(self.posterior, self.state_dict(), state)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one safetensors file; `Posterior.load` reads it too, for q(phi) alone."""
-        save_tensors(path, self.state_dict(), self.header())
+        persistence.save(path, self.state_dict(), self.header())
 
     def header(self) -> dict[str, Any]:
         """The posterior's header and the settings of the sharpening."""
         settings = {"loss_scale": self.loss_scale, "sigma0": self.sigma0, "exact": self.exact}
-        return {**self.posterior.header(), "sharpened": settings}
+        return {**persistence.header_of(self.posterior), "sharpened": settings}
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], model: nn.Module, prior: Any = None) -> Sharpened:
@@ -169,7 +176,7 @@ class Sharpened:
             raise ValueError(
                 f"{path} holds a posterior that was not sharpened; use Posterior.load."
             )
-        posterior = Posterior.from_state(state, header, model, prior, source=str(path))
+        posterior = persistence.from_state(state, header, model, prior, source=str(path))
         sharpened = cls(posterior, **header["sharpened"])
         sharpened.load_state_dict(state)
         return sharpened
@@ -178,63 +185,64 @@ class Sharpened:
     def _eta_unit(self) -> float:
         return self.sigma0**2 / self.loss_scale
 
-    def _gradient_here(self, closure: Callable[[], Any]) -> Tensor:
-        """g_phi at the model's present weights. Ordinary parameters collect no gradient from this."""
-        weights = self.posterior.weights
+    def _gradient(self, closure: Callable[[], Any], leaves: Sequence[Tensor]) -> Tensor:
+        """g_phi, at the weights that the model holds. Ordinary parameters collect no gradient from this."""
         with torch.enable_grad():
             loss = loss_of(closure())
             if not loss.requires_grad:
                 raise ValueError(
                     "the closure's loss has no gradient; do not detach it or use no_grad()."
                 )
-            grads = torch.autograd.grad(loss, weights.parameters, allow_unused=True)
-        if all(grad is None for grad in grads):
+            grads = torch.autograd.grad(loss, leaves, allow_unused=True)
+        g_phi = self.posterior.weights.flatten(grads)
+        if g_phi is None:
             raise ValueError("the closure's loss does not depend on any Bayesian weight.")
-        g_phi = weights.flatten(grads, self.posterior.buffers.take())
-        return self.posterior.zero_fixed(g_phi)
+        return self.posterior.layout.fill_fixed(g_phi)
 
-    def _sharpen_here(self, g_phi: Tensor, eta_unit: float, generator: Generator | None) -> Tensor:
-        """From phi to theta, in the model; returns KL_theta."""
-        posterior, kappa = self.posterior, self.kappa.detach()
-        key = posterior.noise_key(generator)
-        phi, theta = posterior.weights.shown, posterior.buffers.take()
+    def _sharpen(
+        self, phi: Tensor, g_phi: Tensor, eta_unit: float, generator: Generator | None
+    ) -> tuple[Tensor, Tensor]:
+        """From phi to theta, and KL_theta."""
+        with torch.inference_mode(False):
+            theta = torch.empty_like(phi)
+        key, kappa = noise.new_key(generator, phi.device), self.kappa.detach()
         settings = {"eta_unit": eta_unit, "sigma0": self.sigma0}
         kl = passes.sharpen_(theta, phi, g_phi, kappa, key=key, **settings)
-        posterior.fix(theta)
-        posterior.replace(theta)
-        return kl
+        return self.posterior.layout.copy_fixed(theta, self.posterior.mu.detach()), kl
 
     def _hessian_product(
         self, closure: Callable[[], Any], phi: Tensor, u: Tensor, rng: Tensor
     ) -> Tensor:
         """H u at phi by double backward; adds to the gradients of the ordinary parameters too."""
-        posterior = self.posterior
-        bound, rest = posterior.weights.parameters, list(posterior.weights.rest())
+        weights = self.posterior.weights
+        leaves, ordinary = weights.leaves(phi), list(weights.ordinary_parameters())
+        directions = [part.to(weights.dtype) for part in weights.named(u).values()]
         # The same dropout masks as in the first pass; and cuDNN's RNNs have no double backward.
         with (
-            posterior.place(phi),
+            weights.holding(leaves),
             _replayed_rng(rng, u.device),
             torch.backends.cudnn.flags(enabled=False),
         ):
             loss = loss_of(closure())
-            grads = torch.autograd.grad(loss, bound, create_graph=True, allow_unused=True)
+            grads = torch.autograd.grad(loss, leaves, create_graph=True, allow_unused=True)
             pairs = [
                 (grad, direction)
-                for grad, direction in zip(grads, posterior.named(u).values(), strict=True)
+                for grad, direction in zip(grads, directions, strict=True)
                 if grad is not None and grad.requires_grad
             ]
             if not pairs:  # the loss is linear in every weight
                 return torch.zeros_like(u)
             products = torch.autograd.grad(
                 [grad for grad, _ in pairs],
-                [*bound, *rest],
+                [*leaves, *ordinary],
                 [direction for _, direction in pairs],
                 allow_unused=True,
             )
-        for parameter, product in zip(rest, products[len(bound) :], strict=True):
+        for parameter, product in zip(ordinary, products[len(leaves) :], strict=True):
             if product is not None:
                 add_grad(parameter, product)
-        return posterior.weights.flatten(products[: len(bound)])
+        product = weights.flatten(products[: len(leaves)])
+        return torch.zeros_like(u) if product is None else product
 
 
 def _rng_state(device: torch.device) -> Tensor:

@@ -10,6 +10,8 @@ from torch.distributions import Normal as TorchNormal
 from torch.func import functional_call
 from torch.nn import functional as F
 
+from bayesrnn.kernels import noise as kernel
+
 
 def _loss_at(posterior, case, theta):
     """The case's loss with the flat vector theta in place of the model's Bayesian weights."""
@@ -74,6 +76,13 @@ def sharpened_gradients(sharpened, case, eps, eps0, kl_weight, log_prior, *, exa
     energy = _loss_at(posterior, case, theta) + sharpened.loss_scale * kl_theta
     energy = energy + kl_weight * _kl_terms(posterior, mu, rho, phi, log_prior)
     return torch.autograd.grad(energy, [mu, rho, eta])
+
+
+def noise(posterior, generator):
+    """The noise of the draw that the posterior would make with this generator; 0 for padding rows."""
+    eps = torch.empty_like(posterior.rho.detach())
+    kernel.normal_(eps, kernel.new_key(generator, eps.device))
+    return posterior.layout.fill_fixed(eps)
 
 
 def normal(sigma: float) -> TorchNormal:

@@ -68,7 +68,7 @@ def test_the_expected_kl_gradient_is_the_average_of_the_sampled_one_and_far_less
     weights, draws = 500, 3000
     model = Theta(torch.linspace(-0.04, 0.04, weights).double())
     prior = bayesrnn.ScaleMixture(0.75, math.exp(-1), math.exp(-6))
-    sampled = bayesrnn.Posterior(model, prior, sigma_init=0.02)
+    sampled = bayesrnn.Posterior(model, prior, sigma_init=0.02, kl_gradient="sampled")
     expected = bayesrnn.Posterior(
         Theta(model.theta.detach().clone()), prior, sigma_init=0.02, kl_gradient="expected"
     )
@@ -77,11 +77,11 @@ def test_the_expected_kl_gradient_is_the_average_of_the_sampled_one_and_far_less
     for _ in range(draws):
         sampled.mu.grad = sampled.rho.grad = None
         draw = sampled.draw(generator=generator)
-        sampled.accumulate(draw, torch.zeros_like(draw.theta), kl_weight=1.0)
+        sampled.accumulate_grad(draw, kl_weight=1.0, g=torch.zeros_like(draw.theta))
         estimates.append(torch.cat([sampled.mu.grad, sampled.rho.grad]))
     drawn = torch.stack(estimates)
     draw = expected.draw()
-    expected.accumulate(draw, torch.zeros_like(draw.theta), kl_weight=1.0)
+    expected.accumulate_grad(draw, kl_weight=1.0, g=torch.zeros_like(draw.theta))
     right = torch.cat([expected.mu.grad, expected.rho.grad])
     z = (drawn.mean(0) - right) / (drawn.std(0) / math.sqrt(draws))
     assert z.abs().max() < 4.5  # of 1,000 z-scores

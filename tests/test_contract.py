@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import bayesrnn
-from bayesrnn.variational import priors
+from bayesrnn.variational import normal
 from tests import reference
 from tests.contracts import Case
 
@@ -62,12 +62,12 @@ PRIORS = {
 
 @pytest.mark.parametrize("prior", PRIORS.values(), ids=PRIORS)
 def test_gradients_are_those_of_autograd(case: Case, prior):
-    posterior = bayesrnn.Posterior(case.model, prior, sigma_init=0.2)
     oracle_model = copy.deepcopy(case.model)  # its own buffers: BatchNorm must see each pass once
+    posterior = bayesrnn.Posterior(case.model, prior, sigma_init=0.2, kl_gradient="sampled")
     with posterior.sample(generator=torch.Generator().manual_seed(3)) as draw:
         case.closure().backward()
-    eps = posterior.noise(generator=torch.Generator().manual_seed(3))
-    torch.testing.assert_close(posterior.noise_of(draw), eps, rtol=1e-10, atol=1e-10)
+    eps = reference.noise(posterior, torch.Generator().manual_seed(3))
+    torch.testing.assert_close(draw.eps, eps, rtol=1e-10, atol=1e-10)
     posterior.accumulate_grad(draw, kl_weight=W)
 
     posterior.model, log_prior = oracle_model, _log_prior(prior, posterior)
@@ -80,15 +80,16 @@ def test_gradients_are_those_of_autograd(case: Case, prior):
 
 def test_expected_gradients_are_those_of_the_closed_kl(case: Case):
     """With a normal prior the KL is closed, so autograd differentiates  loss(theta) + w KL  itself."""
+    oracle_model = copy.deepcopy(case.model)
     posterior = bayesrnn.Posterior(
         case.model, bayesrnn.Normal(0.3), sigma_init=0.2, kl_gradient="expected"
     )
-    posterior.model = copy.deepcopy(case.model)
     with posterior.sample(generator=torch.Generator().manual_seed(3)) as draw:
         case.closure().backward()
-    eps = posterior.noise(generator=torch.Generator().manual_seed(3))
-    torch.testing.assert_close(posterior.noise_of(draw), eps, rtol=1e-10, atol=1e-10)
+    eps = reference.noise(posterior, torch.Generator().manual_seed(3))
+    torch.testing.assert_close(draw.eps, eps, rtol=1e-10, atol=1e-10)
     posterior.accumulate_grad(draw, kl_weight=W)
+    posterior.model = oracle_model
     g_mu, g_rho = reference.closed_kl_gradients(posterior, case, eps, W, reference.normal(0.3))
     torch.testing.assert_close(posterior.mu.grad, g_mu, rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(posterior.rho.grad, g_rho, rtol=1e-10, atol=1e-10)
@@ -96,15 +97,16 @@ def test_expected_gradients_are_those_of_the_closed_kl(case: Case):
 
 @pytest.mark.parametrize("exact", [False, True], ids=["first-order", "exact"])
 def test_sharpened_gradients_are_those_of_autograd_through_the_sampler(case: Case, exact):
-    prior = bayesrnn.ScaleMixture(**MIXTURE)
-    posterior = bayesrnn.Posterior(case.model, prior, sigma_init=0.2)
+    prior, oracle_model = bayesrnn.ScaleMixture(**MIXTURE), copy.deepcopy(case.model)
+    posterior = bayesrnn.Posterior(case.model, prior, sigma_init=0.2, kl_gradient="sampled")
     sharpened = bayesrnn.Sharpened(posterior, loss_scale=0.25, sigma0=0.05, exact=exact)
     with torch.no_grad():
         sharpened.kappa.copy_(torch.rand_like(sharpened.kappa))
     sharpened.backward(case.closure, kl_weight=W, generator=torch.Generator().manual_seed(3))
 
     generator = torch.Generator().manual_seed(3)
-    eps, eps0 = posterior.noise(generator=generator), posterior.noise(generator=generator)
+    eps, eps0 = reference.noise(posterior, generator), reference.noise(posterior, generator)
+    posterior.model = oracle_model
     g_mu, g_rho, g_eta = reference.sharpened_gradients(
         sharpened, case, eps, eps0, W, _log_prior(prior, posterior), exact=exact
     )
@@ -116,13 +118,13 @@ def test_sharpened_gradients_are_those_of_autograd_through_the_sampler(case: Cas
 
 def test_weights_do_not_change_inside_a_sample_and_differ_between_samples(case: Case):
     posterior = bayesrnn.Posterior(case.model, bayesrnn.Normal(1.0), sigma_init=0.2)
-    with posterior.sample():
-        before = [p.detach().clone() for p in case.model.parameters()]
+    with posterior.sample() as draw:
+        before = [leaf.detach().clone() for leaf in draw.leaves]
         for _ in range(3):
             case.closure()
         first = case.closure().item()
         assert first == case.closure().item()
-        after = [p.detach().clone() for p in case.model.parameters()]
+        after = [leaf.detach().clone() for leaf in draw.leaves]
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
     with posterior.sample():
         assert case.closure().item() != first
@@ -159,8 +161,8 @@ def test_predict_changes_nothing(case: Case):
 
 
 def test_saving_and_loading_into_a_fresh_model_is_exact(case: Case, tmp_path):
-    posterior = bayesrnn.Posterior(case.model, bayesrnn.Normal(0.5), kl_gradient="expected")
     fresh = copy.deepcopy(case.model)
+    posterior = bayesrnn.Posterior(case.model, bayesrnn.Normal(0.5), kl_gradient="expected")
     for parameter in fresh.parameters():
         parameter.data.normal_()
     optimizer = torch.optim.Adam(posterior.parameters(), lr=0.01)
@@ -188,6 +190,7 @@ def test_the_model_trains_as_an_ordinary_one_when_kl_and_noise_vanish(case: Case
     optimizer = torch.optim.SGD(posterior.parameters(), lr=0.1)
     posterior.backward(case.closure, kl_weight=0.0)
     optimizer.step()
+    posterior.weights.release()
     for ours, theirs in zip(case.model.parameters(), plain.model.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
 
@@ -201,7 +204,7 @@ def test_the_empirical_scale_is_where_the_kl_is_least(case: Case, prior):
     fitted = posterior.fitted_prior()
     sigma = posterior.sigma().clamp_min(1e-300)
     for factor in (0.9, 1.1):
-        other = priors._SegmentNormal(fitted.sizes, fitted.variances * factor**2)
+        other = normal._SegmentNormal(fitted.sizes, fitted.variances * factor**2)
         terms = -other.expected_log_prob(posterior.mu.detach(), sigma)
         best_terms = -fitted.expected_log_prob(posterior.mu.detach(), sigma)
         for span in posterior.layout.fixed:

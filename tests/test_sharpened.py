@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 import bayesrnn
-from bayesrnn.variational import one_pass, passes
+from bayesrnn.kernels import one_pass, passes
+from tests import reference
 
 PRIOR = bayesrnn.ScaleMixture(0.25, 0.5, 0.01)
 X = torch.linspace(-1, 1, 30).view(5, 2, 3)
@@ -23,6 +24,14 @@ def _sharpened(exact: bool = False, **kwargs) -> bayesrnn.Sharpened:
 def _loss(sharpened: bayesrnn.Sharpened, state=None):
     output, state = sharpened.posterior.model(X, state)
     return output.square().sum() / 2, state
+
+
+def _gradient_at(sharpened: bayesrnn.Sharpened, vector):
+    """The gradient of the loss at a vector of weights, by hand."""
+    weights = sharpened.posterior.weights
+    leaves = weights.leaves(vector)
+    with weights.holding(leaves):
+        return weights.flatten(torch.autograd.grad(_loss(sharpened)[0], leaves))
 
 
 def test_both_passes_start_from_the_same_state_and_the_second_ones_is_returned():
@@ -48,12 +57,11 @@ def test_ordinary_parameters_get_the_gradient_at_theta_only():
     generator.manual_seed(1)
     posterior = sharpened.posterior
     phi = posterior.draw(generator=generator).theta
-    with posterior.place(phi):
-        g_phi = sharpened._gradient_here(lambda: _loss(sharpened))
-    eps0 = posterior.noise(generator=generator)
+    g_phi = _gradient_at(sharpened, phi)
+    eps0 = reference.noise(posterior, generator)
     theta = phi - sharpened.eta * g_phi + sharpened.sigma0 * eps0
     model.zero_grad()
-    with posterior.place(theta):
+    with posterior.weights.holding(posterior.weights.leaves(theta)):
         _loss(sharpened)[0].backward()
     torch.testing.assert_close(once, model.bias_ih_l0.grad)
 
@@ -80,8 +88,7 @@ def test_kl_theta_is_that_of_two_normals():
     sharpened = _sharpened()
     posterior = sharpened.posterior
     phi = posterior.mu.detach().clone()
-    with posterior.place(phi):
-        g_phi = sharpened._gradient_here(lambda: _loss(sharpened))
+    g_phi = _gradient_at(sharpened, phi)
     bound = sharpened.bound(lambda: _loss(sharpened))
     moved = torch.distributions.Normal(phi - sharpened.eta * g_phi, sharpened.sigma0)
     still = torch.distributions.Normal(phi, sharpened.sigma0)
@@ -151,7 +158,7 @@ def test_exact_gradients_of_ordinary_parameters():
     sharpened.backward(lambda: model(x).square().sum(), kl_weight=0.0, generator=seed)
 
     seed.manual_seed(2)
-    eps, eps0 = (posterior.noise(generator=seed) for _ in range(2))
+    eps, eps0 = (reference.noise(posterior, seed) for _ in range(2))
     bias = model[2].bias.detach().clone().requires_grad_()
 
     def loss(weight):
@@ -173,8 +180,7 @@ def test_kl_theta_of_the_last_minibatch():
     )
     posterior = sharpened.posterior
     phi = posterior.draw(generator=torch.Generator().manual_seed(0)).theta
-    with posterior.place(phi):
-        moved = sharpened.eta * sharpened._gradient_here(lambda: _loss(sharpened))
+    moved = sharpened.eta * _gradient_at(sharpened, phi)
     right = moved.square().sum() / (2 * sharpened.sigma0**2)
     torch.testing.assert_close(sharpened.kl_theta, right)
 

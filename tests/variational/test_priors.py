@@ -10,7 +10,7 @@ import torch
 
 import bayesrnn
 from bayesrnn.variational import gaussian, priors
-from bayesrnn.variational.layout import Layout, Slot
+from bayesrnn.weights.layout import Layout, Slot
 from tests import reference
 
 MIXTURES = [

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from bayesrnn.variational import noise, one_pass
+from bayesrnn.kernels import noise, one_pass
 
 CPU = torch.device("cpu")
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Hashable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Hashable, Mapping
 from functools import update_wrapper
 from threading import Lock
 from types import FunctionType
@@ -20,7 +19,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from bayesrnn.variational.pieces import Pieces, cut
+from bayesrnn import torch_private
 
 EXAMPLE = 1 << 18
 """Weights of the vectors with which code for any length is compiled: enough to be worth two threads."""
@@ -38,7 +37,6 @@ enabled = os.environ.get("BAYESRNN_COMPILE", "1") != "0"
 class OnePass:
     """Calls `function(*vectors, **settings)`, vectors all of one length and each element on its own.
 
-    A vector that the function only reads may lie in pieces; then it is called once for each of them.
     A setting called `start` is the index of the first element. Settings are constants to the
     compiler, but for tensors: a number that changes from call to call should be a 0-dimensional one. A sum
     over the elements, to which a function may add, is a vector of one: what is added to a 0-dimensional
@@ -52,39 +50,34 @@ class OnePass:
         update_wrapper(self, function)
 
     @torch.no_grad()
-    def __call__(self, *vectors: Tensor | Pieces, **settings: Any) -> None:
-        long = vectors[0].numel() * (2 if self.pairs else 1) >= LONG
-        # The longest stretch comes first, so that it is the one the compiler looks at; and detached it does
-        # not look at what the stretch is a view of.
-        for stretch in cut(vectors):
-            self._run([v.detach() for v in stretch], settings, compiled=enabled and long)
-
-    @property
-    def for_one_length(self) -> bool:
-        """Passes over pairs count places, with which code for any length is up to twice as slow."""
-        return self.pairs
-
-    def _run(self, vectors: list[Tensor], settings: dict[str, Any], *, compiled: bool) -> None:
-        size, device = vectors[0].numel(), vectors[0].device.type
+    def __call__(self, *vectors: Tensor, **settings: Any) -> None:
+        flat = [vector.detach() for vector in vectors]  # the compiler looks at what a view is of
+        size, device = flat[0].numel(), flat[0].device.type
+        long = size * (2 if self.pairs else 1) >= LONG
         # Code for any length is for any but 1.
-        if compiled and device in ("cpu", "cuda") and (self.for_one_length or size > 1):
-            key = self._key(vectors[0], settings)
-            if key not in self._compiled:
-                self._compiled[key] = self._compile(vectors, settings)
+        if enabled and long and device in ("cpu", "cuda") and (self.for_one_length or size > 1):
+            key = self._key(flat[0], settings)
+            if key is not None and key not in self._compiled:
+                self._compiled[key] = self._compile(flat, settings)
                 if self.for_one_length and self._compiled[key] is not None:
                     return  # it has run
-            function = self._compiled[key]
+            function = None if key is None else self._compiled[key]
             if function is not None:
-                function(*vectors, **settings)
+                function(*flat, **settings)
                 return
         if device != "cpu" or size <= STRETCH:
-            self.function(*vectors, **settings)
+            self.function(*flat, **settings)
             return
         first = settings.get("start")
         for start in range(0, size, STRETCH):
             if first is not None:
                 settings = {**settings, "start": first + start}
-            self.function(*(v[start : start + STRETCH] for v in vectors), **settings)
+            self.function(*(v[start : start + STRETCH] for v in flat), **settings)
+
+    @property
+    def for_one_length(self) -> bool:
+        """Passes over pairs count places, with which code for any length is up to twice as slow."""
+        return self.pairs
 
     def _compile(
         self, vectors: list[Tensor], settings: dict[str, Any]
@@ -108,33 +101,45 @@ class OnePass:
                 for function in _constants:
                     torch.compiler.assume_constant_result(function)
                 compiled = torch.compile(own, dynamic=not self.for_one_length, fullgraph=True)
-                with torch._dynamo.config.patch(specialize_float=True), _arithmetic():
+                with torch_private.compiler_settings():
                     compiled(*vectors, **settings)
                 return compiled
             except Exception as error:
                 failure = error
-        if _is_of_the_machine(failure):
+        if torch_private.is_of_the_machine(failure):
             enabled = False
         reason = str(getattr(failure, "inner_exception", failure)).strip().splitlines()[0][:200]
         name = self.function.__name__.strip("_")
         warnings.warn(
             f"torch.compile does not work here for {name}, so training will be slower, "
             f"with the same results: {reason} (BAYESRNN_COMPILE=0 silences this)",
-            stacklevel=6,
+            stacklevel=5,
         )
         return None
 
-    def _key(self, vector: Tensor, settings: dict[str, Any]) -> Hashable:
-        """All that a compiled function depends on."""
-        constants = tuple((k, v) for k, v in sorted(settings.items()) if not isinstance(v, Tensor))
-        size, device = vector.numel() if self.for_one_length else None, vector.device.type
-        # What else the compiler looks at; it would compile anew by itself, without our settings.
-        state = (
-            torch.is_inference_mode_enabled(),
-            torch.get_num_threads(),
-            torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device),
+    def _key(self, vector: Tensor, settings: Mapping[str, Any]) -> Hashable | None:
+        """All that a compiled function depends on; None if that cannot be told, and it is not compiled."""
+        constants = tuple(
+            (name, _as_key(value))
+            for name, value in sorted(settings.items())
+            if not isinstance(value, Tensor)
         )
-        return constants, size, vector.dtype, device, state
+        size, device = vector.numel() if self.for_one_length else None, vector.device.type
+        key = (constants, size, vector.dtype, device, torch_private.compiler_state(device))
+        try:
+            hash(key)
+        except TypeError:
+            return None
+        return key
+
+
+def _as_key(value: Any) -> Any:
+    """A setting as a key: itself, or if it can change, as an ordinary dataclass can, its present values."""
+    try:
+        hash(value)
+    except TypeError:
+        return type(value), tuple(sorted(getattr(value, "__dict__", {}).items())) or None
+    return value
 
 
 def one_pass(*, pairs: bool = False) -> Callable[[Callable[..., None]], OnePass]:
@@ -153,18 +158,3 @@ def constant(function: F) -> F:
 
 _constants: list[Callable[..., Any]] = []
 _compiling = Lock()
-
-
-def _arithmetic() -> AbstractContextManager[Any]:
-    """Let the C++ compiler round a * b + c once: up to three times as fast. Nothing beyond that."""
-    from torch._inductor import config
-
-    wanted = {"enable_floating_point_contract_flag": "fast", "enable_unsafe_math_opt_flag": False}
-    return config.patch({f"cpp.{k}": v for k, v in wanted.items() if hasattr(config.cpp, k)})
-
-
-def _is_of_the_machine(error: Exception) -> bool:
-    """Whether no function at all will compile: no compiler, or a Python that torch does not support."""
-    return not type(error).__module__.startswith("torch._dynamo") or hasattr(
-        error, "inner_exception"
-    )

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from bayesrnn.variational import elementary
-from bayesrnn.variational.one_pass import OnePass, one_pass
+from bayesrnn.kernels import elementary
+from bayesrnn.kernels.one_pass import OnePass, one_pass
 
 
 def new_key(generator: Generator | None, device: torch.device) -> Tensor:

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from torch import Tensor
+
 Kind = Literal["recurrent", "embedding", "other"]
 
 
@@ -56,3 +58,15 @@ class Layout:
     def fixed(self) -> tuple[slice, ...]:
         """The stretches that hold padding: no noise, no gradient, no KL."""
         return tuple(slot.fixed_span for slot in self.slots if slot.fixed_span is not None)
+
+    def fill_fixed(self, vector: Tensor, value: float = 0.0) -> Tensor:
+        """Set the padding rows of a flat vector, in place."""
+        for span in self.fixed:
+            vector[span] = value
+        return vector
+
+    def copy_fixed(self, vector: Tensor, source: Tensor) -> Tensor:
+        """Give a flat vector the padding rows of another, in place."""
+        for span in self.fixed:
+            vector[span] = source[span]
+        return vector

@@ -1,4 +1,4 @@
-"""The formulas of this room joined into passes over memory, in place; each equation stands elsewhere."""
+"""The formulas of `variational` joined into passes over memory, in place. No equation is written here."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesrnn.variational import bbb, gaussian, noise, priors, sharpening
-from bayesrnn.variational.one_pass import one_pass
+from bayesrnn.kernels import noise
+from bayesrnn.kernels.one_pass import constant, one_pass
+from bayesrnn.variational import bbb, bump_fit, gaussian, priors, sharpening
+
+constant(bump_fit.fit)
 
 
 def sample_(theta: Tensor, sigma: Tensor, mu: Tensor, rho: Tensor, *, key: Tensor) -> None:
@@ -26,38 +29,39 @@ def _sample_(*halves: Tensor, key: Tensor, start: int) -> None:
 
 @one_pass()
 def sampled_gradients_(
-    theta: Tensor,
-    sigma: Tensor,
-    mu: Tensor,
     g: Tensor,
+    sigma: Tensor,
+    theta: Tensor,
+    mu: Tensor,
     *,
     prior: Any,
     kl_weight: Tensor,
     sigma_weight: Tensor,
 ) -> None:
-    """theta <- g_mu, sigma <- g_rho, the KL from one sample."""
+    """g <- g_mu, sigma <- g_rho, the KL from one sample."""
     eps = gaussian.noise_at(theta, mu, sigma)
-    g_mu, g_rho = bbb.gradients(g, priors.score(prior, theta), eps, sigma, kl_weight, sigma_weight)
-    theta.copy_(g_mu)
+    score = priors.score(prior, theta)
+    g_mu, g_rho = bbb.gradients(g, score, eps, sigma, kl_weight, sigma_weight)
+    g.copy_(g_mu)
     sigma.copy_(g_rho)
 
 
 @one_pass()
 def expected_gradients_(
-    theta: Tensor,
-    sigma: Tensor,
-    mu: Tensor,
     g: Tensor,
+    sigma: Tensor,
+    theta: Tensor,
+    mu: Tensor,
     *,
     prior: Any,
     kl_weight: Tensor,
     sigma_weight: Tensor,
 ) -> None:
-    """theta <- g_mu, sigma <- g_rho, the KL in expectation."""
+    """g <- g_mu, sigma <- g_rho, the KL in expectation."""
     eps = gaussian.noise_at(theta, mu, sigma)
     score = prior.expected_score(mu, sigma)
     g_mu, g_rho = bbb.expected_gradients(g, score, eps, sigma, kl_weight, sigma_weight)
-    theta.copy_(g_mu)
+    g.copy_(g_mu)
     sigma.copy_(g_rho)
 
 

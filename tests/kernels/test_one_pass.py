@@ -10,7 +10,7 @@ import torch
 import torch._inductor.exc
 
 import bayesrnn
-from bayesrnn.variational import noise, one_pass, passes
+from bayesrnn.kernels import noise, one_pass, passes
 
 SIZE = 3001
 

@@ -1,0 +1,1 @@
+"""How the formulas of `variational` are run fast: joined into passes over memory, and compiled."""

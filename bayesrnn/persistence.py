@@ -1,0 +1,140 @@
+"""A posterior in one safetensors file: mu, rho and kappa by weight name, the prior, the selection."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from bayesrnn.storage import check_state, copy_state, load_tensors, save_tensors
+from bayesrnn.torch_private import module_inside
+from bayesrnn.variational import priors
+from bayesrnn.weights.flat import FlatWeights
+
+if TYPE_CHECKING:
+    from bayesrnn.posterior import Posterior
+
+FORMAT = "bayesrnn-posterior-1"
+
+
+def state_of(posterior: Posterior) -> dict[str, Tensor]:
+    """mu and rho by weight name, and the model's other parameters and buffers."""
+    posterior.weights.check()
+    return _state(posterior.weights, posterior.mu.detach(), posterior.rho.detach())
+
+
+def load_state(
+    posterior: Posterior, present: Mapping[str, Tensor], given: Mapping[str, Tensor]
+) -> None:
+    """Copy a state over the present one, all of it or nothing."""
+    if not posterior.weights.at_rest:
+        raise ValueError("load_state_dict inside sample(): leave the block first.")
+    copy_state(present, given)
+    posterior.weights.refresh()
+
+
+def header_of(posterior: Posterior) -> dict[str, Any]:
+    """What a file says beside the tensors: format, prior, selection."""
+    return {
+        "format": FORMAT,
+        "prior": priors.to_config(posterior.prior),
+        "prior_type": type(posterior.prior).__qualname__,
+        "select": [slot.name for slot in posterior.layout],
+        "kl_gradient": posterior.kl_gradient,
+        "sigma_temperature": posterior.sigma_temperature,
+    }
+
+
+def save(path: str | os.PathLike[str], state: Mapping[str, Tensor], header: dict[str, Any]) -> None:
+    save_tensors(path, state, header)
+
+
+def load(path: str | os.PathLike[str], model: nn.Module, prior: Any = None) -> Posterior:
+    """The posterior in a file, around a fresh model of the same architecture."""
+    state, header = load_tensors(path)
+    return from_state(state, header, model, prior, source=str(path))
+
+
+def from_state(
+    state: Mapping[str, Tensor],
+    header: Mapping[str, Any],
+    model: nn.Module,
+    prior: Any = None,
+    *,
+    source: str = "the state",
+) -> Posterior:
+    """A posterior around `model` from a state and a header."""
+    from bayesrnn.posterior import Posterior
+
+    if header.get("format") != FORMAT:
+        raise ValueError(
+            f"{source} has format {header.get('format')!r}, not {FORMAT!r}: "
+            "it was written by another version, or is no posterior."
+        )
+    if prior is None:
+        if header["prior"] is None:
+            raise ValueError(
+                f"{source} was saved with a prior of type {header['prior_type']}, which only "
+                "its author can make: pass it as prior=."
+            )
+        prior = priors.from_config(header["prior"])
+    ours = {k: v for k, v in state.items() if k.startswith(("mu.", "rho.", "model."))}
+    _check_selection(header["select"], model, source)
+
+    def select(name: str, _: nn.Parameter) -> bool:
+        return name in header["select"]
+
+    unbound = FlatWeights(model, select)
+    expected = {
+        **_prefixed("mu", unbound.named(unbound.start)),
+        **_prefixed("rho", unbound.named(unbound.start)),
+        **_prefixed("model", _others(module_inside(model), header["select"])),
+    }
+    check_state(expected, ours, source)
+    posterior = Posterior(
+        model,
+        prior,
+        select=select,
+        kl_gradient=header.get("kl_gradient", "sampled"),
+        sigma_temperature=header.get("sigma_temperature", 1.0),
+    )
+    posterior.load_state_dict(ours)
+    return posterior
+
+
+def _check_selection(selected: list[str], model: nn.Module, source: str) -> None:
+    """Raise unless the model has these weights, and they can be trained."""
+    named = dict(module_inside(model).named_parameters())
+    for name in selected:
+        if name not in named:
+            raise ValueError(
+                f"{source} has weights {name!r}; this model has none of that name, but "
+                f"{', '.join(sorted(named)[:6])}. Build the architecture it was saved with."
+            )
+        if not named[name].requires_grad:
+            raise ValueError(
+                f"{source} has Bayesian weights {name!r}, which are frozen in this model; call "
+                "requires_grad_(True) before loading."
+            )
+
+
+def _state(weights: FlatWeights, mu: Tensor, rho: Tensor) -> dict[str, Tensor]:
+    return {
+        **_prefixed("mu", weights.named(mu)),
+        **_prefixed("rho", weights.named(rho)),
+        **_prefixed("model", weights.ordinary_state()),
+    }
+
+
+def _others(model: nn.Module, selected: list[str]) -> dict[str, Tensor]:
+    """The state of an ordinary model without these weights, under whatever other names they stand too."""
+    named = dict(model.named_parameters(remove_duplicate=False))
+    chosen = {id(named[name]) for name in selected}
+    own = {name for name, parameter in named.items() if id(parameter) in chosen}
+    return {name: value for name, value in model.state_dict().items() if name not in own}
+
+
+def _prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}

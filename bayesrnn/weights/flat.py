@@ -1,0 +1,391 @@
+"""FlatWeights: the chosen weights of a module as one vector. No mathematics here."""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import increment_version
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from bayesrnn import torch_private
+from bayesrnn.weights.select import (
+    Place,
+    Select,
+    SharedTensor,
+    candidates_of,
+    check_model,
+    choose,
+    lay_out,
+)
+
+
+class FlatWeights:
+    """The selected weights of `model` as stretches of one vector, and the parameters that decide them.
+
+    Once bound, what an optimiser, a saver or a framework sees of these weights are the flat parameters that
+    were registered on the model (mu, rho, ...), in float32 at least. The modules themselves hold plain
+    tensors with the weights' names and shapes, and gradients of their own: at rest they are views of mu,
+    inside `holding()` of any other vector. A weight that several modules share is one stretch.
+    """
+
+    def __init__(self, model: nn.Module, select: Select = None) -> None:
+        self.model = model = torch_private.module_inside(model)
+        check_model(model)
+        chosen = choose(model, _candidates(model), select)
+        self.layout = lay_out(chosen)
+        self.dtype = chosen[0].parameter.dtype
+        wide = torch.promote_types(self.dtype, torch.float32)
+        self.start = torch.cat([t.parameter.detach().reshape(-1) for t in chosen]).to(wide)
+        """The weights' values before they were bound."""
+        self._chosen = chosen
+        self._places: list[list[Place]] = [shared.places for shared in chosen]
+        self._names = _all_names(model, self._places)
+        self._kinds: list[str] = []
+        self._prefix = ""
+        self._replaced: list[weakref.ref[Tensor]] = []
+        self._held: Sequence[Tensor] = ()
+        self._at_rest: Sequence[Tensor] = ()
+
+    # ------------------------------------------------------------------ what is registered
+
+    def bind(self, **parameters: nn.Parameter) -> None:
+        """Register flat parameters, `mu` among them, in place of the chosen weights."""
+        for other in _bound_in(self.model):
+            if self._spots() & other._spots():
+                other.release()
+        self._replaced = [weakref.ref(shared.parameter) for shared in self._chosen]
+        del self._chosen
+        for place in self._all_places():
+            delattr(place.module, place.attribute)
+        owners = self.model.__dict__.setdefault("_bayesrnn", [])
+        taken = {owner._prefix for owner in owners}
+        self._prefix = next(p for p in _prefixes() if p not in taken)
+        for kind, parameter in parameters.items():
+            self.register(kind, parameter)
+        self._hooks = [
+            self.model.register_state_dict_post_hook(partial(FlatWeights._split_in_state, self)),
+            self.model.register_load_state_dict_pre_hook(self._join_in_state),
+            self.model.register_load_state_dict_post_hook(self._after_load),
+        ]
+        owners.append(self)
+        torch_private.after_apply(self.model, owners)
+        self.refresh()
+        _watch(self)
+
+    def register(self, kind: str, parameter: nn.Parameter) -> None:
+        """Make a flat parameter one of the model's own."""
+        self._kinds.append(kind)
+        self.model.register_parameter(f"{self._prefix}_{kind}", parameter)
+
+    def parameter(self, kind: str) -> nn.Parameter:
+        return self.model.get_parameter(f"{self._prefix}_{kind}")
+
+    def ordinary_parameters(self) -> Iterator[nn.Parameter]:
+        """The model's trainable parameters that belong to no flat vector."""
+        flat = {id(p) for owner in _bound_in(self.model) for p in owner._flat_parameters()}
+        for parameter in self.model.parameters():
+            if parameter.requires_grad and id(parameter) not in flat:
+                yield parameter
+
+    def ordinary_state(self) -> dict[str, Tensor]:
+        """The model's state_dict without what is bound: buffers and ordinary parameters."""
+        own = {key for kind in self._kinds for keys in self._keys(kind) for key in keys}
+        rest = {k: v for k, v in self.model.state_dict().items() if k not in own}
+        for name, value in rest.items():
+            if not isinstance(value, Tensor):
+                raise ValueError(
+                    f"the model's state {name!r} is a {type(value).__name__}, not a tensor; only "
+                    "tensors can be saved. Return one from get_extra_state."
+                )
+        return rest
+
+    @torch.no_grad()
+    def release(self) -> None:
+        """Make the model an ordinary one again, with its weights at mu."""
+        mean = self.parameter("mu").detach().to(self.dtype)
+        for (_, part), places in zip(self.named(mean).items(), self._places, strict=True):
+            parameter = nn.Parameter(part.clone())
+            for place in places:
+                delattr(place.module, place.attribute)
+                setattr(place.module, place.attribute, parameter)
+        for kind in self._kinds:
+            delattr(self.model, f"{self._prefix}_{kind}")
+        for hook in self._hooks:
+            hook.remove()
+        owners = self.model.__dict__["_bayesrnn"]
+        owners.remove(self)
+        if not owners:
+            torch_private.forget_apply(self.model)
+            del self.model.__dict__["_bayesrnn"]
+        self._held = self._at_rest = ()
+
+    # ------------------------------------------------------------------ what the model holds
+
+    @torch.no_grad()
+    def leaves(self, vector: Tensor) -> list[Tensor]:
+        """A vector as tensors of the weights' shapes, each a leaf of autograd.
+
+        They share the vector's memory, and autograd notices a change of it between forward and backward.
+        Where the model has another dtype they share that of a cast copy.
+        """
+        with torch.inference_mode(False):
+            flat = vector.detach().to(self.dtype)
+            return [
+                flat[slot.span].view(slot.shape).detach().requires_grad_() for slot in self.layout
+            ]
+
+    @contextmanager
+    def holding(self, leaves: Sequence[Tensor]) -> Iterator[None]:
+        """Inside the block the model holds these tensors; after it, and after an error, what it held."""
+        self.check()
+        before = self._held
+        try:
+            self._hold(leaves)
+            yield
+            self.check()
+        finally:
+            try:
+                self._hold(before)
+            except BaseException:  # interrupted half way
+                self._hold(before)
+                raise
+
+    def resting(self) -> Sequence[Tensor]:
+        """The tensors over mu that the model holds outside all blocks."""
+        return self._at_rest
+
+    @property
+    def at_rest(self) -> bool:
+        return self._held is self._at_rest
+
+    def refresh(self) -> None:
+        """Follow mu to other memory or another device; for a model in another dtype, cast it anew."""
+        resting = self.at_rest
+        self._at_rest = self.leaves(self.parameter("mu"))
+        self._mean_at = self.parameter("mu").data_ptr()
+        if resting:
+            self._hold(self._at_rest)
+
+    def check(self) -> None:
+        """Raise if a module no longer holds the tensor it was given."""
+        if not self._at_rest:
+            raise ValueError(
+                "the model no longer belongs to this posterior: another Posterior took it, or it was "
+                "released."
+            )
+        if any(not self.parameter(kind).requires_grad for kind in self._kinds):
+            raise ValueError(
+                "the posterior was frozen with its model after wrapping. Freeze before wrapping, or leave "
+                "weights out with select=."
+            )
+        if self.parameter("mu").data_ptr() != self._mean_at:
+            self.refresh()
+        for places, tensor, address in zip(self._places, self._held, self._addresses, strict=True):
+            for place in places:
+                if self._at(place) is not tensor or tensor.data_ptr() != address:
+                    raise ValueError(
+                        f"the weight {place.name!r} no longer belongs to this posterior: after wrapping, a "
+                        "layer or weight was replaced, or another Posterior took it. Do that first, then "
+                        "make the Posterior."
+                    )
+                if not tensor.requires_grad:
+                    raise ValueError(
+                        f"the weight {place.name!r} was frozen after wrapping. Freeze it before, or leave "
+                        "it out with select=."
+                    )
+
+    @torch.no_grad()
+    def flatten(self, tensors: Sequence[Tensor | None]) -> Tensor | None:
+        """One tensor for each weight as a vector of mu's dtype; a missing one is zeros. None if all are."""
+        if all(tensor is None for tensor in tensors):
+            return None
+        like = self.parameter("mu").detach()
+        parts = [
+            like.new_zeros(slot.size) if tensor is None else _dense(tensor).reshape(-1)
+            for slot, tensor in zip(self.layout, tensors, strict=True)
+        ]
+        return torch.cat(parts).to(like.dtype)
+
+    def named(self, vector: Tensor) -> dict[str, Tensor]:
+        """Views of a flat vector by weight name, in the weight's shape."""
+        return {slot.name: vector[slot.span].view(slot.shape) for slot in self.layout}
+
+    # ------------------------------------------------------------------ helpers
+
+    def _hold(self, leaves: Sequence[Tensor]) -> None:
+        self._held = leaves
+        self._addresses = [tensor.data_ptr() for tensor in leaves]
+        for places, tensor in zip(self._places, leaves, strict=True):
+            for place in places:
+                setattr(place.module, place.attribute, tensor)
+
+    def _at(self, place: Place) -> Any:
+        """What stands at a place now, by its name; None if there is no such module any more."""
+        path, _, attribute = place.name.rpartition(".")
+        try:
+            return getattr(self.model.get_submodule(path), attribute, None)
+        except AttributeError:
+            return None
+
+    def _all_places(self) -> list[Place]:
+        return [place for places in self._places for place in places]
+
+    def _spots(self) -> set[tuple[int, str]]:
+        return {(id(place.module), place.attribute) for place in self._all_places()}
+
+    def _flat_parameters(self) -> list[nn.Parameter]:
+        return [self.parameter(kind) for kind in self._kinds]
+
+    def _keys(self, kind: str) -> list[list[str]]:
+        """The names of each weight's part of a flat parameter in the model's state_dict."""
+        if kind == "mu":  # under the weight's own names, as in the state of an ordinary model
+            return self._names
+        return [[f"{self._prefix}_{kind}.{slot.name}"] for slot in self.layout]
+
+    @torch.no_grad()
+    def _split_in_state(self, _module: nn.Module, state: Any, prefix: str, _metadata: Any) -> None:
+        """In a state_dict flat parameters stand by weight: copies, since savers drop what shares memory."""
+        for kind in self._kinds:
+            flat = state.pop(f"{prefix}{self._prefix}_{kind}")
+            for part, keys in zip(self.named(flat).values(), self._keys(kind), strict=True):
+                state.update({prefix + key: part.detach().clone() for key in keys})
+
+    def _join_in_state(
+        self,
+        _module: nn.Module,
+        state: Any,
+        prefix: str,
+        _metadata: Any,
+        _strict: bool,
+        missing: list[str],
+        _unexpected: list[str],
+        errors: list[str],
+    ) -> None:
+        """The reverse, before a state_dict is loaded."""
+        for kind in self._kinds:
+            present = self.parameter(kind).detach()
+            parts = []
+            for slot, keys in zip(self.layout, self._keys(kind), strict=True):
+                given = [state.pop(prefix + key) for key in keys if prefix + key in state]
+                part = given[0] if given else present[slot.span].view(slot.shape)
+                if not given:
+                    missing.append(prefix + keys[0])
+                if part.shape != slot.shape:
+                    errors.append(
+                        f"size mismatch for {prefix + keys[0]}: {tuple(part.shape)} given, the model "
+                        f"needs {slot.shape}."
+                    )
+                    part = present[slot.span]
+                parts.append(part.detach().reshape(-1).to(present))
+            state[f"{prefix}{self._prefix}_{kind}"] = torch.cat(parts)
+
+    def _after_load(self, _module: nn.Module, _incompatible: Any) -> None:
+        self.refresh()
+
+    def follow(self, fn: Callable[[Tensor], Tensor], apply: Callable[[], None]) -> None:
+        """The model is moved or converted: mu and the others go along, but stay in float32 at least."""
+        before = {kind: self.parameter(kind).data for kind in self._kinds}
+        apply()
+        self.dtype = fn(torch.empty(0, dtype=self.dtype, device=before["mu"].device)).dtype
+        wide = torch.promote_types(self.dtype, torch.float32)
+        for kind, values in before.items():
+            parameter = self.parameter(kind)
+            if parameter.dtype != wide:
+                parameter.data = values.to(parameter.device, wide)
+        self.refresh()
+
+    def _after_step(self, stepped: set[int]) -> None:
+        """An optimiser has stepped the parameters with these ids."""
+        if not self._at_rest:
+            return
+        mu = self.parameter("mu")
+        if id(mu) in stepped:
+            increment_version(mu)  # which a fused optimiser does not
+            if self.dtype != mu.dtype:
+                self.refresh()
+        elif any(id(old()) in stepped for old in self._replaced if old() is not None):
+            warnings.warn(
+                "this optimiser was made before the model became Bayesian, and trains weights that are no "
+                "longer used. Make it after Posterior(model, ...), of model.parameters().",
+                stacklevel=4,
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_replaced": []}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        _watch(self)
+
+
+_watched: weakref.WeakSet[FlatWeights] = weakref.WeakSet()
+_hook: list[Any] = []
+
+
+def _watch(weights: FlatWeights) -> None:
+    """Tell these weights of every optimiser's steps."""
+    _watched.add(weights)
+    if not _hook:
+        _hook.append(register_optimizer_step_post_hook(_after_step))
+
+
+def _after_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    for weights in list(_watched):
+        weights._after_step(stepped)
+
+
+def _bound_in(model: nn.Module) -> list[FlatWeights]:
+    """The flat weights of a model and of its submodules."""
+    return [w for module in model.modules() for w in module.__dict__.get("_bayesrnn", ())]
+
+
+def _candidates(model: nn.Module) -> list[SharedTensor]:
+    """What can be chosen: the model's parameters, and weights that another FlatWeights holds."""
+    bound = _bound_in(model)
+    leave_out = {id(p) for owner in bound for p in owner._flat_parameters()}
+    found = candidates_of(model, leave_out)
+    prefixes = {id(module): prefix for prefix, module in model.named_modules()}
+    for owner in bound:
+        for tensor, places in zip(owner.resting(), owner._places, strict=True):
+            named = [
+                Place(f"{prefixes[id(p.module)]}.{p.attribute}".lstrip("."), p.module, p.attribute)
+                for p in places
+            ]
+            found.append(SharedTensor(tensor, named))
+    return found
+
+
+def _all_names(model: nn.Module, places: list[list[Place]]) -> list[list[str]]:
+    """Every name under which a model's state_dict lists each weight, also in modules that stand twice."""
+    paths: dict[int, list[str]] = {}
+    for path, module in model.named_modules(remove_duplicate=False):
+        paths.setdefault(id(module), []).append(path)
+    return [
+        [
+            f"{path}.{place.attribute}" if path else place.attribute
+            for place in its
+            for path in paths[id(place.module)]
+        ]
+        for its in places
+    ]
+
+
+def _prefixes() -> Iterator[str]:
+    yield "posterior"
+    number = 2
+    while True:
+        yield f"posterior{number}"
+        number += 1
+
+
+def _dense(tensor: Tensor) -> Tensor:
+    tensor = tensor.detach()
+    return tensor.to_dense() if tensor.is_sparse else tensor
