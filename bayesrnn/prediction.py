@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Tensor
 
+from bayesrnn.ensemble import (
+    Moments,
+    PredictiveAverage,
+    evaluating,
+    log_softmax,
+    sample_generators,
+)
 from bayesrnn.posterior import Posterior
 
 
@@ -69,9 +74,7 @@ def predict(
     return value into one of these. The same `seed` means the same weights in every call, so a long
     sequence can be predicted in stretches. Nothing of the model or the posterior is changed.
     """
-    log_sum: Tensor | None = None
-    entropy_sum: Tensor | None = None
-    last_states = []
+    average, last_states = PredictiveAverage(), []
     for logits, state in _outputs(posterior, inputs, samples, seed, states, read):
         if logits.dim() < 2 or logits.shape[-1] < 2:
             raise ValueError(
@@ -79,16 +82,11 @@ def predict(
                 "with two classes or more. For one logit z use read=lambda z: torch.stack([0 * z, z], -1); "
                 "for real values predict_values."
             )
-        log_probs = torch.log_softmax(logits, dim=-1)
-        entropy = _entropy(log_probs)
-        log_sum = log_probs if log_sum is None else torch.logaddexp(log_sum, log_probs)
-        entropy_sum = entropy if entropy_sum is None else entropy_sum + entropy
+        average.add(log_softmax(logits))
         last_states.append(state)
-    assert log_sum is not None
-    assert entropy_sum is not None
-    count = len(last_states)
-    log_probs = log_sum - math.log(count)
-    return Categorical(log_probs, _entropy(log_probs), entropy_sum / count, tuple(last_states))
+    return Categorical(
+        average.log_probs, average.entropy, average.expected_entropy, tuple(last_states)
+    )
 
 
 def predict_values(
@@ -104,24 +102,13 @@ def predict_values(
     As `predict`, but the model (or `read`) returns a mean, a pair (mean, variance) or a triple
     (mean, variance, state). Without a variance the aleatoric part is 0.
     """
-    mean: Tensor | None = None
-    spread = aleatoric = torch.zeros(())
-    last_states = []
-    for count, (value, variance, state) in enumerate(
-        _outputs(posterior, inputs, samples, seed, states, read, parts=3), start=1
-    ):
+    values, variances, last_states = Moments(), Moments(), []
+    for value, variance, state in _outputs(posterior, inputs, samples, seed, states, read, parts=3):
         _check_variance(value, variance)
-        if mean is None:
-            mean, spread, aleatoric = value, torch.zeros_like(value), variance
-        else:  # Welford's running mean and sum of squared deviations
-            delta = value - mean
-            mean = mean + delta / count
-            spread = spread + delta * (value - mean)
-            aleatoric = aleatoric + (variance - aleatoric) / count
+        values.add(value)
+        variances.add(variance)
         last_states.append(state)
-    assert mean is not None
-    epistemic = spread / max(len(last_states) - 1, 1)
-    return Values(mean, torch.as_tensor(aleatoric).expand_as(mean), epistemic, tuple(last_states))
+    return Values(values.mean, variances.mean, values.variance, tuple(last_states))
 
 
 def _check_variance(mean: Tensor, variance: object) -> None:
@@ -135,12 +122,6 @@ def _check_variance(mean: Tensor, variance: object) -> None:
         raise ValueError(
             f"a variance is {variance.min().item():g}; return the variance, not its logarithm nor a state."
         )
-
-
-def sample_generators(samples: int, seed: int, device: torch.device) -> list[Generator]:
-    """One generator for each weight sample; the first of many are the same as of few."""
-    seeds = torch.randint(2**62, (samples,), generator=torch.Generator().manual_seed(seed))
-    return [torch.Generator(device).manual_seed(s) for s in seeds.tolist()]
 
 
 def _outputs(
@@ -184,19 +165,3 @@ def _padded(output: Any, parts: int) -> tuple[Any, ...]:
         raise ValueError(f"the model returned {got}; use read= to turn it into {shape}.")
     defaults = (None,) if parts == 2 else (torch.zeros_like(output[0]), None)
     return (*output, *defaults[len(output) - 1 :])
-
-
-def _entropy(log_probs: Tensor) -> Tensor:
-    return torch.special.entr(log_probs.exp()).sum(-1)
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Inside the block every submodule is in evaluation mode; after it, in the mode it had."""
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes.items():
-            module.training = training

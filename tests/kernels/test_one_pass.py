@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
+from dataclasses import dataclass
+from typing import ClassVar
 
 import pytest
 import torch
@@ -153,3 +155,73 @@ def test_code_made_inside_inference_mode_serves_vectors_from_outside(vectors, mo
         for vectors_ in (mine, again):
             function(*vectors_, **settings)
     assert torch.equal(mine[0], outside["held"])
+
+
+@dataclass
+class OrdinaryPrior:
+    """A user's prior that can change, and so has no hash."""
+
+    width: float
+    elementwise: ClassVar[bool] = True
+
+    def log_prob(self, theta):
+        return -0.5 * (theta / self.width).square()
+
+    def score(self, theta):
+        return -theta / self.width**2
+
+
+def test_a_prior_that_can_change_is_compiled_with_the_values_it_has(vectors, monkeypatch):
+    monkeypatch.setattr(one_pass, "LONG", 1)
+    monkeypatch.setattr(passes.sampled_gradients_, "_compiled", {})
+    compile_ = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda f, **kw: compile_(f, backend="eager", **kw))
+    prior = OrdinaryPrior(0.5)
+    for width in (0.5, 0.25):
+        prior.width = width
+        mine, right = ({name: vectors[name].clone() for name in GRADIENTS} for _ in range(2))
+        passes.sampled_gradients_(*mine.values(), prior=prior, **WEIGHTS)
+        passes.sampled_gradients_.function(*right.values(), prior=prior, **WEIGHTS)
+        torch.testing.assert_close(mine, right)
+    assert len(passes.sampled_gradients_._compiled) == 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda: torch.set_default_dtype(torch.float64),
+        lambda: torch.set_float32_matmul_precision("high"),
+        lambda: torch.use_deterministic_algorithms(True),
+    ],
+    ids=["default dtype", "matmul precision", "deterministic"],
+)
+def test_torchs_global_state_never_recompiles_outside_our_settings(vectors, monkeypatch, change):
+    """Each state has code of its own, compiled by us; none is compiled by a guard that fails."""
+    monkeypatch.setattr(one_pass, "LONG", 1)
+    monkeypatch.setattr(passes.expected_gradients_, "_compiled", {})
+    compile_, precision = torch.compile, torch.get_float32_matmul_precision()
+    compilations = []
+
+    def compiled(f, **kw):
+        compilations.append(f)
+        return compile_(f, backend="eager", **kw)
+
+    monkeypatch.setattr(torch, "compile", compiled)
+
+    def run():
+        mine = {name: vectors[name].clone() for name in GRADIENTS}
+        passes.expected_gradients_(*mine.values(), prior=MIXTURE, **WEIGHTS)
+
+    try:
+        run()
+        change()
+        run()
+        with torch.compiler.set_stance("fail_on_recompile"):
+            run()
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_float32_matmul_precision(precision)
+        torch.use_deterministic_algorithms(False)
+    with torch.compiler.set_stance("fail_on_recompile"):
+        run()
+    assert len(compilations) == 2

@@ -1,0 +1,114 @@
+"""The average over samples of the weights: all predictions that use more than one are averaged here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Generator, Tensor, nn
+
+
+class LogMeanExp:
+    """The log of a mean of probabilities, from their logs one after the other."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._log_sum: Tensor | None = None
+
+    def add(self, log_probs: Tensor) -> None:
+        self.count += 1
+        total = self._log_sum
+        self._log_sum = log_probs if total is None else torch.logaddexp(total, log_probs)
+
+    @property
+    def value(self) -> Tensor:
+        assert self._log_sum is not None
+        return self._log_sum - math.log(self.count)
+
+
+class PredictiveAverage:
+    """The predictive distribution over classes (the last axis), and what the samples disagree about.
+
+    entropy is that of the average, expected_entropy the average of the samples' own; what is between
+    them is the mutual information of the class and the weights.
+    """
+
+    def __init__(self) -> None:
+        self._log_probs = LogMeanExp()
+        self._entropy = Moments()
+
+    def add(self, log_probs: Tensor) -> None:
+        """One sample's log probabilities (..., classes)."""
+        self._log_probs.add(log_probs)
+        self._entropy.add(entropy(log_probs))
+
+    @property
+    def log_probs(self) -> Tensor:
+        return self._log_probs.value
+
+    @property
+    def entropy(self) -> Tensor:
+        return entropy(self.log_probs)
+
+    @property
+    def expected_entropy(self) -> Tensor:
+        return self._entropy.mean
+
+
+class Moments:
+    """The mean and variance of tensors, one after the other (Welford)."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._mean: Tensor | None = None
+        self._squares: Tensor | None = None  # the sum of squared deviations
+
+    def add(self, value: Tensor) -> None:
+        self.count += 1
+        if self._mean is None or self._squares is None:
+            self._mean, self._squares = value, torch.zeros_like(value)
+        else:
+            delta = value - self._mean
+            self._mean = self._mean + delta / self.count
+            self._squares = self._squares + delta * (value - self._mean)
+
+    @property
+    def mean(self) -> Tensor:
+        assert self._mean is not None
+        return self._mean
+
+    @property
+    def variance(self) -> Tensor:
+        """Unbiased; 0 for one value."""
+        assert self._squares is not None
+        return self._squares / max(self.count - 1, 1)
+
+
+def entropy(log_probs: Tensor) -> Tensor:
+    """-sum p log p over the last axis, in nats."""
+    return torch.special.entr(log_probs.exp()).sum(-1)
+
+
+def log_softmax(logits: Tensor) -> Tensor:
+    """Log probabilities in float32 at least: in half precision they would not add up to one."""
+    return torch.log_softmax(logits.to(torch.promote_types(logits.dtype, torch.float32)), dim=-1)
+
+
+def sample_generators(samples: int, seed: int, device: torch.device) -> list[Generator]:
+    """One generator for each weight sample; the first of many are the same as of few."""
+    seeds = torch.randint(2**62, (samples,), generator=torch.Generator().manual_seed(seed))
+    return [torch.Generator(device).manual_seed(s) for s in seeds.tolist()]
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Inside the block every submodule is in evaluation mode; after it, in the mode it had."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training

@@ -1,0 +1,119 @@
+"""What the package relies on that torch does not promise: one test for each, to say which one broke."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from bayesrnn import torch_private
+
+
+def test_version_counts_writes_through_views_and_detached_tensors():
+    vector = torch.zeros(6)
+    before = torch_private.version(vector)
+    view = vector[2:4].view(1, 2).detach().requires_grad_()
+    vector.add_(1)
+    assert torch_private.version(vector) == torch_private.version(view) == before + 1
+    loss = (view * view).sum()
+    vector.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_increment_version_is_seen_by_version():
+    vector = nn.Parameter(torch.zeros(3))
+    before = torch_private.version(vector)
+    torch.autograd.graph.increment_version(vector)
+    assert torch_private.version(vector) == before + 1
+
+
+def test_module_inside():
+    model = nn.Linear(2, 2)
+    compiled = torch.compile(model, backend="eager")
+    assert torch_private.module_inside(compiled) is model
+    assert torch_private.module_inside(model) is model
+
+
+class Follower:
+    def __init__(self) -> None:
+        self.seen: list[torch.dtype] = []
+
+    def follow(self, fn, apply) -> None:
+        apply()
+        self.seen.append(fn(torch.zeros(1)).dtype)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_after_apply_sees_every_way_to_move_or_convert(nested):
+    model, follower = nn.Linear(2, 2), Follower()
+    torch_private.after_apply(model, [follower])
+    whole = nn.Sequential(model) if nested else model
+    whole.double()
+    whole.to(torch.bfloat16)
+    whole.float()
+    assert follower.seen == [torch.float64, torch.bfloat16, torch.float32]
+    assert model.weight.dtype == torch.float32
+    twin = copy.deepcopy(model)
+    twin.double()
+    assert len(follower.seen) == 3  # the copy has a follower of its own
+    assert model.weight.dtype == torch.float32
+    torch_private.forget_apply(model)
+    whole.double()
+    assert len(follower.seen) == 3
+
+
+def test_compiler_settings_are_known_to_this_torch_and_come_back():
+    from torch._dynamo import config as dynamo
+    from torch._inductor import config as inductor
+
+    before = dynamo.specialize_float, inductor.cpp.enable_floating_point_contract_flag
+    with torch_private.compiler_settings():
+        assert dynamo.specialize_float is True
+        assert inductor.cpp.enable_floating_point_contract_flag == "fast"
+        assert inductor.cpp.enable_unsafe_math_opt_flag is False
+    assert before == (dynamo.specialize_float, inductor.cpp.enable_floating_point_contract_flag)
+
+
+def test_a_failure_of_the_code_is_not_taken_for_one_of_the_machine():
+    def breaks(x):
+        torch._dynamo.graph_break()
+        return x
+
+    with pytest.raises(torch._dynamo.exc.Unsupported) as caught:
+        torch.compile(breaks, backend="eager", fullgraph=True)(torch.ones(2))
+    assert not torch_private.is_of_the_machine(caught.value)
+    assert torch_private.is_of_the_machine(RuntimeError("no C++ compiler"))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda: torch.set_default_dtype(torch.float64),
+        lambda: torch.set_float32_matmul_precision("high"),
+        lambda: torch.use_deterministic_algorithms(True),
+        lambda: torch.set_num_threads(torch.get_num_threads() + 1),
+    ],
+    ids=["default dtype", "matmul precision", "deterministic", "threads"],
+)
+def test_compiler_state_has_what_the_compiler_guards(change):
+    """Code that was compiled under another state is compiled anew, so the state must tell them apart."""
+    counter = torch._dynamo.testing.CompileCounter()
+    compiled = torch.compile(lambda x: x * 2, backend=counter)
+    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    state = torch_private.compiler_state("cpu")
+    x = torch.ones(4)
+    try:
+        compiled(x)
+        change()
+        compiled(x)
+        assert torch_private.compiler_state("cpu") != state
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_float32_matmul_precision(precision)
+        torch.use_deterministic_algorithms(False)
+        torch.set_num_threads(threads)
+    assert torch_private.compiler_state("cpu") == state
+    assert counter.frame_count == 2  # else it need not be in the state
