@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bayesrnn.posterior import Posterior
 from bayesrnn.variational import pruning
@@ -17,7 +17,8 @@ from bayesrnn.variational import pruning
 class DropOrder:
     """The order in which weights of a model are dropped, by name: the share of weights that go before."""
 
-    model: nn.Module
+    weights: Mapping[str, Tensor]
+    """What the model predicts with."""
     order: dict[str, Tensor]
 
     def kept(self, drop: float) -> dict[str, Tensor]:
@@ -32,35 +33,36 @@ class DropOrder:
     def dropped(self, drop: float) -> Iterator[dict[str, Tensor]]:
         """Inside the block the model's weights are its present ones, with the share `drop` of them zero."""
         kept = self.kept(drop)
-        parameters = {name: p for name, p in self.model.named_parameters() if name in kept}
-        before = {name: parameter.detach().clone() for name, parameter in parameters.items()}
+        before = {name: self.weights[name].detach().clone() for name in kept}
         try:
             with torch.no_grad():
-                for name, parameter in parameters.items():
-                    parameter.mul_(kept[name])
+                for name, keep in kept.items():
+                    self.weights[name].mul_(keep)
             yield kept
         finally:
             with torch.no_grad():
-                for name, parameter in parameters.items():
-                    parameter.copy_(before[name])
+                for name, values in before.items():
+                    self.weights[name].copy_(values)
 
 
 def by_signal_to_noise(posterior: Posterior, *, per_tensor: bool = False) -> DropOrder:
     """By |mu| / sigma over the whole model, or in each tensor by itself."""
-    return _drop_order(posterior.model, posterior.named(posterior.snr()), per_tensor)
+    weights = posterior.weights.model_weights()
+    return _drop_order(weights, posterior.named(posterior.snr()), per_tensor)
 
 
-def by_magnitude(model: nn.Module, names: Iterable[str], *, per_tensor: bool = False) -> DropOrder:
-    """By |w| of the named parameters, as a model without a posterior is pruned."""
-    parameters = dict(model.named_parameters())
-    return _drop_order(model, {n: parameters[n].detach().abs() for n in names}, per_tensor)
+def by_magnitude(weights: Mapping[str, Tensor], *, per_tensor: bool = False) -> DropOrder:
+    """By |w| of weights by name, as a model without a posterior is pruned."""
+    return _drop_order(weights, {n: w.detach().abs() for n, w in weights.items()}, per_tensor)
 
 
-def _drop_order(model: nn.Module, scores: dict[str, Tensor], per_tensor: bool) -> DropOrder:
+def _drop_order(
+    weights: Mapping[str, Tensor], scores: Mapping[str, Tensor], per_tensor: bool
+) -> DropOrder:
     flat = [score.reshape(-1) for score in scores.values()]
     if per_tensor:
         orders = [pruning.drop_order(score) for score in flat]
     else:
         orders = pruning.drop_order(torch.cat(flat)).split([len(score) for score in flat])
     pairs = zip(scores.items(), orders, strict=True)
-    return DropOrder(model, {name: order.view(score.shape) for (name, score), order in pairs})
+    return DropOrder(weights, {name: order.view(score.shape) for (name, score), order in pairs})

@@ -161,6 +161,13 @@ class FlatWeights:
         """The tensors over mu that the model holds outside all blocks."""
         return self._at_rest
 
+    def model_weights(self) -> dict[str, Tensor]:
+        """What the model predicts with at rest, by name: the tensors over mu, and the ordinary parameters."""
+        flat = {id(parameter) for parameter in self._flat_parameters()}
+        ordinary = {n: p for n, p in self.model.named_parameters() if id(p) not in flat}
+        bound = {slot.name: leaf for slot, leaf in zip(self.layout, self._at_rest, strict=True)}
+        return {**bound, **ordinary}
+
     @property
     def at_rest(self) -> bool:
         return self._held is self._at_rest
