@@ -10,13 +10,13 @@ from pathlib import Path
 from statistics import median
 
 import torch
-
 from bayesrnn.config import MnistConfig
 from bayesrnn.data.digits import Digits, load_digits
+from bayesrnn.training.task import DigitsTask
+
 from bayesrnn.report.table import markdown_table
 from bayesrnn.training.loop import Trainer
 from bayesrnn.training.run import DigitsRun
-from bayesrnn.training.task import DigitsTask
 
 METHODS = ("sgd", "dropout", "bbb", "sharpened")
 

@@ -18,12 +18,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from training_step import BATCH, UNROLL, VOCABULARY, contender
-
 from bayesrnn.config import preset
 from bayesrnn.evaluation.beliefs import models_of
 from bayesrnn.evaluation.perplexity import perplexity
 from bayesrnn.evaluation.uncertainty import measure
+from training_step import BATCH, UNROLL, VOCABULARY, contender
+
 from bayesrnn.methods import Learner, make_learner
 from bayesrnn.report.table import markdown_table
 from bayesrnn.variational import one_pass

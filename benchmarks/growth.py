@@ -16,9 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-
 from bayesrnn.config import preset
 from bayesrnn.evaluation.perplexity import perplexity
+
 from bayesrnn.methods import make_learner
 from bayesrnn.report.table import markdown_table
 from bayesrnn.training.memory import keep_memory

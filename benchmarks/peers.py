@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 import torch
 from bayesian_torch.layers import LinearReparameterization, LSTMReparameterization
+from bayesrnn.models.word_lm import WordLM, nats_per_stream
 from blitz.modules import BayesianEmbedding, BayesianLinear, BayesianLSTM
 from blitz.utils import variational_estimator
 from torch import Tensor, nn
@@ -25,7 +26,6 @@ from torch.func import functional_call
 from torch.nn import functional as F
 from training_step import BATCH, UNROLL, VOCABULARY, contender
 
-from bayesrnn.models.word_lm import WordLM, nats_per_stream
 from bayesrnn.report.table import markdown_table
 from bayesrnn.training.memory import keep_memory
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import mean
 
 from bayesrnn.report.digits import epochs_of
+
 from bayesrnn.report.table import markdown_table
 from bayesrnn.training.run import DigitsRun
 

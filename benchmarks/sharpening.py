@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Generator, Tensor
-from torch.nn import functional as F
-
 from bayesrnn.data.corpus import cache_folder, load_split
 from bayesrnn.data.sources import find_source
 from bayesrnn.evaluation.scoring import Segment, segments
+from torch import Generator, Tensor
+from torch.nn import functional as F
+
 from bayesrnn.methods import PosteriorLearner
 from bayesrnn.posterior import Posterior
 from bayesrnn.report.table import markdown_table

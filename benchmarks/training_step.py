@@ -14,9 +14,9 @@ import time
 from dataclasses import dataclass
 
 import torch
+from bayesrnn.config import preset
 
 import bayesrnn
-from bayesrnn.config import preset
 from bayesrnn.gradients import total_norm
 from bayesrnn.methods import Learner, make_learner
 from bayesrnn.report.table import markdown_table

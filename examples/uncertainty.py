@@ -13,11 +13,19 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from bayesrnn.baselines.ngram import NGram
-from bayesrnn.data.corpus import cache_folder, load_corpus
-from bayesrnn.data.pydocs import PyDocs
-from bayesrnn.evaluation.uncertainty import Contender, Text, add_noise, benchmark, reverse, shuffle
-from bayesrnn.report.uncertainty import render_gaps
+from bayesrnn.data.download import cache_folder
+from bayesrnn.tasks.language.data.corpus import load_corpus
+from bayesrnn.tasks.language.data.pydocs import PyDocs
+from bayesrnn.tasks.language.evaluation.uncertainty import (
+    Contender,
+    Text,
+    add_noise,
+    benchmark,
+    reverse,
+    shuffle,
+)
+from bayesrnn.tasks.language.models.ngram import NGram
+from bayesrnn.tasks.language.uncertainty_study import render_gaps
 
 
 class HuggingFace:

@@ -9,21 +9,20 @@ from difflib import get_close_matches
 import tyro
 
 from bayesrnn import __version__
+from bayesrnn.cli import train
 from bayesrnn.cli.calibration import Calibration
 from bayesrnn.cli.compare import Compare
 from bayesrnn.cli.evaluate import Evaluate
 from bayesrnn.cli.generate import Generate
 from bayesrnn.cli.inspect import Inspect
-from bayesrnn.cli.mnist import Mnist
 from bayesrnn.cli.prune import Prune
 from bayesrnn.cli.report import Report
 from bayesrnn.cli.score import Score
-from bayesrnn.cli.train import Train
 from bayesrnn.cli.uncertainty import Uncertainty
+from bayesrnn.tasks import experiments
 from bayesrnn.training import Diverged
 
 COMMANDS = {
-    "train": Train,
     "evaluate": Evaluate,
     "compare": Compare,
     "generate": Generate,
@@ -32,7 +31,6 @@ COMMANDS = {
     "uncertainty": Uncertainty,
     "calibration": Calibration,
     "report": Report,
-    "mnist": Mnist,
     "inspect": Inspect,
 }
 
@@ -63,27 +61,28 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _run(name: str, arguments: list[str]) -> None:
-    if name not in COMMANDS:
-        near = get_close_matches(name, COMMANDS, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(COMMANDS)}."
-        raise ValueError(f"unknown command {name!r}; {hint}")
-    command = COMMANDS[name]
-    prog = f"bayesrnn {name}"
-    if command in (Train, Mnist):
-        # What is named among the arguments gives the other options' defaults.
-        tyro.cli(command, prog=prog, args=arguments, default=command.defaults(arguments)).run()
+    trained = {experiment.command: experiment for experiment in experiments()}
+    if name in trained:
+        train.run(trained[name], arguments)
+    elif name in COMMANDS:
+        tyro.cli(COMMANDS[name], prog=f"bayesrnn {name}", args=arguments).run()
     else:
-        tyro.cli(command, prog=prog, args=arguments).run()
+        names = [*trained, *COMMANDS]
+        near = get_close_matches(name, names, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}."
+        raise ValueError(f"unknown command {name!r}; {hint}")
 
 
 def _usage() -> str:
-    width = max(map(len, COMMANDS))
+    summaries = {experiment.command: experiment.summary for experiment in experiments()}
+    summaries |= {name: _summary(command) for name, command in COMMANDS.items()}
+    width = max(map(len, summaries))
     lines = [
         "usage: bayesrnn COMMAND ...   (bayesrnn COMMAND --help for its options)",
         "",
         "Bayesian recurrent neural networks.",
         "",
-        *(f"  {name:{width}}  {_summary(command)}" for name, command in COMMANDS.items()),
+        *(f"  {name:{width}}  {summary}" for name, summary in summaries.items()),
         "",
         "  --version  print the version",
         "  --debug    with any command: show where an error came from",

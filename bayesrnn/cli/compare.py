@@ -12,57 +12,42 @@ from tyro.conf import Positional
 
 @dataclass(frozen=True)
 class Compare:
-    """Compare runs in a table: perplexity or error, speed and size."""
+    """Compare runs of one kind in a table: perplexity or error, speed and size."""
 
     run_folders: Positional[tuple[Path, ...]]
-    """Folders written by `bayesrnn train`, or all by `bayesrnn mnist`."""
+    """Run folders, all of one kind."""
     samples: int = 0
-    """Also average over so many samples of the weights, for the runs that can be sampled."""
+    """Also predict with an average over this many samples of the weights, where a run can be sampled."""
     dynamic: bool = False
-    """Also with dynamic evaluation."""
+    """Also measure language models with dynamic evaluation."""
     lr: float = 0.1
     """Learning rate of dynamic evaluation."""
     data: str | None = None
-    """Another text than the runs' own, or where their text is now."""
+    """Other data than the runs' own, or where their data are now."""
     markdown: bool = False
-    """Print Markdown."""
+    """Print the table as Markdown."""
     json: bool = False
     """Print JSON."""
 
     def run(self) -> None:
         from rich.console import Console
 
-        from bayesrnn.data.corpus import cache_folder
-        from bayesrnn.report.comparison import compare, render
-        from bayesrnn.report.digits import compare_digits, digits_subjects, render_digits
-        from bayesrnn.training.run import same_kind
+        from bayesrnn.report.table import markdown_table, text_table
+        from bayesrnn.training.experiment import CompareOptions, open_runs
 
-        if not self.run_folders:
-            raise ValueError("name at least one run folder.")
         if self.lr <= 0 or self.samples < 0:
             raise ValueError(
                 f"lr = {self.lr} must be above 0, and samples = {self.samples} 0 or more."
             )
-        languages, digits = same_kind(self.run_folders)
+        experiment, runs = open_runs(self.run_folders)
+        options = CompareOptions(self.samples, self.dynamic, self.lr, self.data)
         console = Console(stderr=True, quiet=not sys.stderr.isatty())
         with console.status("evaluating") as status:
-
-            def progress(what: str) -> None:
-                status.update(f"evaluating {what}")
-
-            if digits:
-                subjects = digits_subjects(digits, data=self.data, samples=self.samples)
-                rows = compare_digits(subjects, progress)
-                text = render_digits(rows, markdown=self.markdown)
-            else:
-                rows = compare(
-                    languages,
-                    data=self.data,
-                    cache=cache_folder(),
-                    samples=self.samples,
-                    dynamic=self.dynamic,
-                    lr=self.lr,
-                    progress=progress,
-                )
-                text = render(rows, markdown=self.markdown)
-        print(json.dumps([row.as_json() for row in rows]) if self.json else text)
+            found = experiment.compare(
+                runs, options, lambda what: status.update(f"evaluating {what}")
+            )
+        if self.json:
+            print(json.dumps(list(found.rows)))
+        else:
+            table = markdown_table if self.markdown else text_table
+            print(table(found.headings, found.cells))

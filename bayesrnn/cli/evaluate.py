@@ -18,19 +18,19 @@ class Evaluate:
     run_folder: Positional[Path]
     """A folder written by `bayesrnn train`, or a file by `bayesrnn prune --export`."""
     split: Literal["train", "valid", "test"] = "test"
-    """Which part of the text."""
+    """Part of the text: train, valid or test."""
     samples: int = 0
-    """Also average over so many samples of the weights."""
+    """Also predict with an average over this many samples of the weights."""
     sharpened: bool = False
     """Also score with the sharpened posterior: an upper bound on perplexity."""
     dynamic: bool = False
-    """Also do each with dynamic evaluation."""
+    """Also measure each way of predicting with dynamic evaluation."""
     lr: float = 0.1
     """Learning rate of dynamic evaluation."""
     streams: int = 1
-    """Stretches of text to score side by side; with 1 the state is carried from start to end."""
+    """Number of stretches of text to score side by side; with 1 the state is carried from start to end."""
     seed: int = 0
-    """Of the sampled weights."""
+    """Random seed."""
     data: str | None = None
     """Another text than the run's own, or where its text is now."""
     json: bool = False
@@ -39,32 +39,32 @@ class Evaluate:
     def run(self) -> None:
         from rich.progress import Progress
 
-        from bayesrnn.data.corpus import cache_folder, load_split
-        from bayesrnn.data.sources import find_source
-        from bayesrnn.evaluation.perplexity import DYNAMIC_STEPS, make_scorer, perplexity
-        from bayesrnn.training.exported import open_trained
+        from bayesrnn.tasks.language.evaluation.perplexity import (
+            DYNAMIC_STEPS,
+            make_scorer,
+            perplexity,
+        )
+        from bayesrnn.tasks.language.trained import open_trained
 
         if self.streams < 1:
             raise ValueError(f"streams = {self.streams} must be at least 1.")
         if self.lr <= 0:
             raise ValueError(f"lr = {self.lr} must be above 0.")
-        run = open_trained(self.run_folder)
-        learner = run.load_learner()
+        (model,) = open_trained(self.run_folder)
+        method, config = model.method, model.config
         # Each way of predicting: its name, and what `perplexity` is told.
-        resting = (
-            "mean" if len(learner.resting()) == 1 else f"{len(learner.resting())} kept samples"
-        )
+        resting = "mean" if len(method.resting()) == 1 else f"{len(method.resting())} kept samples"
         ways: list[tuple[str, dict]] = [(resting, {"streams": self.streams})]
         if self.samples != 0:
             ways.append(
                 (f"{self.samples} samples", {"streams": self.streams, "samples": self.samples})
             )
         if self.sharpened:
-            own = {"streams": run.config.batch_size, "steps": run.config.unroll, "sharpened": True}
+            own = {"streams": config.batch_size, "steps": config.unroll, "sharpened": True}
             ways.append(("sharpened", own))
         for _, options in ways:  # complain before the work, not after
             make_scorer(
-                learner,
+                method,
                 samples=options.get("samples", 0),
                 sharpened=options.get("sharpened", False),
                 seed=self.seed,
@@ -73,9 +73,7 @@ class Evaluate:
             # In the order of the text, whatever the streams above: nothing is learnt before it is scored.
             adapting = {"dynamic_lr": self.lr, "streams": 1, "steps": DYNAMIC_STEPS}
             ways += [(f"{name}, dynamic", {**options, **adapting}) for name, options in ways]
-        cache = cache_folder()
-        source = find_source(self.data or run.config.data, cache)
-        tokens = load_split(source, self.split, run.vocabulary, cache)
+        tokens = model.tokens(self.split, self.data)
         words = len(tokens) - 1
         if not self.json:
             print(f"{self.run_folder}, {self.split}: {words:,} words")
@@ -84,10 +82,10 @@ class Evaluate:
             with Progress(transient=True, disable=hidden) as bar:
                 task = bar.add_task(name, total=words)
                 result = perplexity(
-                    learner,
+                    method,
                     tokens,
                     seed=self.seed,
-                    clip=run.config.clip,
+                    clip=config.clip,
                     progress=lambda n, bar=bar, task=task: bar.advance(task, n),
                     **options,
                 )

@@ -20,34 +20,34 @@ class Generate:
     prompt: str = ""
     """Words to begin with."""
     words: int = 60
-    """How many words to write."""
+    """Number of words to write."""
     temperature: float = 1.0
-    """Below 1 more likely words, above 1 more surprising ones."""
+    """Temperature: below 1 for likelier words, above 1 for more surprising ones."""
     top_k: int = 0
-    """Draw from the k likeliest words only; 0 for all."""
+    """Draw from this many of the likeliest words only; 0 for all."""
     weights: Literal["mean", "sample"] = "mean"
-    """The mean weights, or one sample of them."""
+    """Weights to write with: the mean, or one sample."""
     seed: int = 0
-    """Of the words, and of the sampled weights."""
+    """Random seed."""
     json: bool = False
     """Print JSON."""
 
     def run(self) -> None:
-        from bayesrnn.data.corpus import END
-        from bayesrnn.data.sources import tokenizer
-        from bayesrnn.evaluation.generation import generate
-        from bayesrnn.training.exported import open_trained
+        from bayesrnn.tasks.language.data.corpus import END
+        from bayesrnn.tasks.language.data.sources import tokenizer
+        from bayesrnn.tasks.language.evaluation.generation import generate
+        from bayesrnn.tasks.language.trained import open_trained
 
-        run = open_trained(self.run_folder)
-        prompt = tokenizer(run.config.data)(self.prompt)
+        (model,) = open_trained(self.run_folder)
+        prompt = tokenizer(model.config.data)(self.prompt)
         for word in prompt:
-            if word not in run.vocabulary.index:
+            if word not in model.vocabulary.index:
                 print(
                     f"bayesrnn: {word!r} is not in the vocabulary; read as <unk>.", file=sys.stderr
                 )
         written = generate(
-            run.load_learner(),
-            run.vocabulary,
+            model.method,
+            model.vocabulary,
             prompt,
             words=self.words,
             temperature=self.temperature,

@@ -17,23 +17,23 @@ class Prune:
     run_folder: Positional[Path]
     """A folder written by `bayesrnn train` with method bbb or sharpened."""
     drop: float | None = None
-    """The share of weights to drop, for the pattern figure and the export; 0.8 by default."""
+    """Share of weights to drop, for the figure of the pattern and the export; 0.8 by default."""
     max_loss: str | None = None
-    """Instead: as many as raise perplexity by no more than this, such as 1% or 0.01."""
+    """Instead of --drop: drop as many as raise perplexity by no more than this, such as 1% or 0.01."""
     per_layer: bool = False
     """Drop the same share of each weight matrix, not by one threshold for the whole model."""
     baseline: Path | None = None
-    """A run to prune by magnitude beside it, such as a plain LSTM."""
+    """Folder of another run to prune by magnitude, for comparison, such as a plain LSTM."""
     export: Path | None = None
     """Write the pruned model to this file, for `evaluate`, `score` and `generate`."""
     storage: Literal["sparse", "int8"] = "sparse"
-    """In the exported file: each weight's exact value, or a byte a weight."""
+    """Storage in the exported file: sparse keeps exact values, int8 takes a byte a weight."""
     out: Path | None = None
-    """A folder for the figures: the curve and the pattern of each gate."""
+    """Folder to write the figures to: the curve and the pattern of each gate."""
     split: Literal["train", "valid", "test"] = "valid"
-    """Which part of the text."""
+    """Part of the text: train, valid or test."""
     streams: int = 20
-    """Stretches of text to score side by side."""
+    """Number of stretches of text to score side by side."""
     data: str | None = None
     """Another text than the run's own, or where its text is now."""
     json: bool = False
@@ -41,14 +41,13 @@ class Prune:
 
     def run(self) -> None:
         from bayesrnn.cli.progress import steps
-        from bayesrnn.data.corpus import cache_folder
         from bayesrnn.evaluation.pruning import DROPS
-        from bayesrnn.report import figures
-        from bayesrnn.report import pruning as report
         from bayesrnn.report.extras import check_extras
-        from bayesrnn.report.texts import tokens_of
+        from bayesrnn.report.figures import save
         from bayesrnn.storage import check_writable
-        from bayesrnn.training.exported import open_run
+        from bayesrnn.tasks.language import figures
+        from bayesrnn.tasks.language import pruning_study as report
+        from bayesrnn.tasks.language.trained import open_folder
 
         if self.drop is not None and self.max_loss is not None:
             raise ValueError("give --drop or --max-loss, not both.")
@@ -60,20 +59,17 @@ class Prune:
                 f"drop = {drop} must be at least 0 and below 1: a share of the weights."
             )
         max_loss = None if self.max_loss is None else _share(self.max_loss)
-        run = open_run(self.run_folder)
-        learner = report.posterior_learner(run, run.load_learner())
-        baseline = None if self.baseline is None else open_run(self.baseline)
+        model = open_folder(self.run_folder)
+        report.posterior_of(model)  # complain before the work, not after
+        baseline = None if self.baseline is None else open_folder(self.baseline)
         if self.export is not None:
             check_writable(self.export)
         if self.out is not None:
             check_extras(figures=True)
             self.out.mkdir(parents=True, exist_ok=True)
-        cache = cache_folder()
         with steps(len(DROPS) * (2 if baseline is None else 3)) as tell:
             study = report.study_pruning(
-                run,
-                learner,
-                cache=cache,
+                model,
                 drop=drop,
                 max_loss=max_loss,
                 per_tensor=self.per_layer,
@@ -85,9 +81,9 @@ class Prune:
             )
         exported = None
         if self.export is not None:
-            tokens = tokens_of(run, self.split, self.data, cache)
+            tokens = model.tokens(self.split, self.data)
             exported = report.export(
-                study, run, learner, self.export, self.storage, tokens=tokens, streams=self.streams
+                study, model, self.export, self.storage, tokens=tokens, streams=self.streams
             )
         written = []
         if self.out is not None:
@@ -96,7 +92,7 @@ class Prune:
                 ("pruning-curve.png", figures.pruning_curve(study.curves, study.drop, self.split)),
                 ("pruning-patterns.png", figures.pruning_patterns(kept)),
             ]:
-                written.append(figures.save(figure, self.out / name))
+                written.append(save(figure, self.out / name))
         if self.json:
             record = study.as_json()
             if exported is not None:

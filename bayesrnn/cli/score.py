@@ -17,37 +17,31 @@ class Score:
     run_folder: Positional[Path]
     """A folder written by `bayesrnn train`, or a file by `bayesrnn prune --export`."""
     file: Positional[Path]
-    """A text, words between white space; - for standard input."""
+    """Text file, with words between white space; - for standard input."""
     samples: int | None = None
-    """Samples of the weights; 0 for the mean alone, which has no mutual information. By default 10
+    """Number of weight samples; 0 for the mean alone, which has no mutual information. By default 10
     if the run can be sampled."""
     seed: int = 0
-    """Of the sampled weights."""
+    """Random seed."""
     json: bool = False
-    """Print one JSON line a word."""
+    """Print one line of JSON for each word."""
 
     def run(self) -> None:
-        from bayesrnn.data.sources import tokenizer
-        from bayesrnn.evaluation.words import read_words, score_words
-        from bayesrnn.training.exported import open_trained
+        from bayesrnn.tasks.language.data.sources import tokenizer
+        from bayesrnn.tasks.language.evaluation.words import read_words, score_words
+        from bayesrnn.tasks.language.trained import open_trained
 
-        run = open_trained(self.run_folder)
-        lines = read_words(self.file, tokenizer(run.config.data))
-        learner = run.load_learner()
-        samples = self.samples if self.samples is not None else _samples_of(learner)
-        scored = score_words(learner, run.vocabulary, lines, samples=samples, seed=self.seed)
+        (model,) = open_trained(self.run_folder)
+        lines = read_words(self.file, tokenizer(model.config.data))
+        samples = self.samples
+        if samples is None:
+            samples = max(model.method.available([10]), default=0)
+        scored = score_words(model.method, model.vocabulary, lines, samples=samples, seed=self.seed)
         if self.json:
             for word in scored:
                 print(json.dumps(word.as_json()))
             return
         _print_coloured(list(scored))
-
-
-def _samples_of(learner) -> int:
-    try:
-        return len(learner.members(10, 0))
-    except ValueError:
-        return 0
 
 
 def _print_coloured(words) -> None:

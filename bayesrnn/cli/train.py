@@ -1,107 +1,167 @@
-"""`bayesrnn train`: train a language model, or go on training it."""
+"""`bayesrnn train`, `bayesrnn mnist` and so on: train a run of an experiment, or resume its training."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+import json
+import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
+import tyro
 from tyro.conf import OmitArgPrefixes, arg
 
-from bayesrnn.cli.options import TrainingOptions, option_value
-from bayesrnn.config import Config, preset
+from bayesrnn.training.experiment import Experiment, Prepared, open_run
+from bayesrnn.training.settings import Settings, check_resumable
+
+if TYPE_CHECKING:
+    from bayesrnn.training.loop import Trainer
+
+C = TypeVar("C", bound=Settings)
 
 
 @dataclass(frozen=True)
-class Train(TrainingOptions):
-    """Train a language model on text, or go on training it."""
+class Train(Generic[C]):
+    """The options of a command that trains: the settings of its experiment, and these."""
 
-    config: Annotated[OmitArgPrefixes[Config], arg(name="")] = field(default_factory=Config)
-    run_folder: Annotated[Path | None, arg(name="run")] = None
-    """Folder of the run; runs/DATA-PRESET-METHOD-SEED if not given."""
-
-    @staticmethod
-    def defaults(arguments: list[str]) -> Train:
-        """The defaults of all options: the resumed run's, or those of the preset and method named."""
-        folder = option_value(arguments, "--run")
-        if "--resume" in arguments and folder is not None:
-            return Train(config=_config_of(Path(folder)))
-        name = option_value(arguments, "--preset") or "tiny"
-        method = option_value(arguments, "--method") or "bbb"
-        return Train(config=preset(name, method))
-
-    def run(self) -> None:
-        from bayesrnn.cli.following import check_same_settings, follow
-        from bayesrnn.data.corpus import cache_folder, encode_corpus, load_corpus
-        from bayesrnn.data.sources import find_source
-        from bayesrnn.training.loop import Trainer
-        from bayesrnn.training.run import Run
-        from bayesrnn.training.task import LanguageTask
-
-        folder = self.run_folder or Path("runs") / _name(self.config)
-        cache = cache_folder()
-        existing = Run.open(folder) if self.resume else None
-        config = self.config
-        source = find_source(config.data, cache)
-        if existing:
-            check_same_settings(existing.config, config)
-            corpus = encode_corpus(source, existing.vocabulary, cache)
-            run = replace(existing, config=config)
-        else:
-            corpus = load_corpus(source, _vocabulary_size(config), cache)
-            _check_long_enough(config, corpus)
-            run = Run.create(folder, config, corpus.vocabulary)
-        task = LanguageTask(config, corpus)
-        trainer = Trainer(run, task, checkpoint_minutes=self.checkpoint_minutes)
-        if existing:
-            trainer.resume()
-            run.write_config()
-        follow(
-            trainer,
-            command="train",
-            describe=lambda metrics: f"perplexity {metrics['train_perplexity']:7.1f}",
-            epoch_line=_epoch_line,
-            tensorboard=self.tensorboard,
-            as_json=self.json,
-        )
-        if not self.json:
-            best, epoch = trainer.best
-            print(f"best validation perplexity {best:.2f}, in epoch {epoch}")
-            print(
-                f"wrote {folder}: weights.safetensors, metrics.jsonl, config.toml, vocabulary.txt"
-            )
+    config: Annotated[OmitArgPrefixes[C], arg(name="")]
+    run: str = ""
+    """Folder of the run; by default named after the settings, in runs/."""
+    resume: bool = False
+    """Resume the run in the folder given with --run, with the settings it began with."""
+    checkpoint_minutes: float = 10.0
+    """Also write a checkpoint every so many minutes."""
+    tensorboard: bool = True
+    """Write the metrics for TensorBoard too, if it is installed."""
+    json: bool = False
+    """Print only the metrics of the last epoch, as JSON."""
 
 
-def _config_of(folder: Path) -> Config:
+def run(experiment: Experiment, arguments: list[str]) -> None:
+    """Parse the arguments, and train."""
+    options = tyro.cli(
+        Train[experiment.config],
+        prog=f"bayesrnn {experiment.command}",
+        description=f"{experiment.summary}\n\nRuns are written to {experiment.run_name} by default.",
+        args=arguments,
+        default=Train(_defaults(experiment, arguments)),
+    )
+    _train(experiment, options)
+
+
+def _defaults(experiment: Experiment, arguments: list[str]) -> Settings:
+    """The settings before the options are parsed: the resumed run's, or what the options named decide."""
+    folder = _given(arguments, "run")
+    if "--resume" in arguments and folder is not None:
+        return open_run(Path(folder), experiment).config
+    named = {field.name: _given(arguments, field.name) for field in fields(experiment.config)}
+    return experiment.defaults({name: value for name, value in named.items() if value is not None})
+
+
+def _given(arguments: list[str], name: str) -> str | None:
+    """What is given for an option."""
+    option = "--" + name.replace("_", "-")
+    for index, argument in enumerate(arguments):
+        if argument == option and index + 1 < len(arguments):
+            return arguments[index + 1]
+        if argument.startswith(f"{option}="):
+            return argument.split("=", 1)[1]
+    return None
+
+
+def _train(experiment: Experiment, options: Train[Any]) -> None:
+    from bayesrnn.training.loop import Trainer
+    from bayesrnn.training.memory import keep_memory
     from bayesrnn.training.run import Run
 
-    return Run.open(folder).config
+    config = options.config
+    folder = Path(options.run or Path("runs") / experiment.folder_name(config))
+    resumed = open_run(folder, experiment) if options.resume else None
+    if resumed:
+        check_resumable(resumed.config, config)
+    ready: Prepared = experiment.prepare(config, resumed)
+    run = resumed or Run.create(folder, ready.config, ready.files)
+    run = replace(run, config=ready.config)
+    trainer = Trainer(run, ready.task, ready.method, checkpoint_minutes=options.checkpoint_minutes)
+    if resumed:
+        trainer.resume()
+        run.write_config()
+    keep_memory()
+    last = _follow(trainer, experiment, tensorboard=options.tensorboard, quiet=options.json)
+    if options.json:
+        print(json.dumps(last or (run.read_metrics("epoch") or [{}])[-1]))
+    elif trainer.stop:
+        epochs, minibatch = trainer.position
+        print(f"stopped after {epochs} epochs and {minibatch} steps; resume with:")
+        print(f"  bayesrnn {experiment.command} --resume --run {folder}")
+    if trainer.stop:
+        sys.exit(130)
+    if not options.json:
+        best, epoch = trainer.best
+        files = ["weights.safetensors", "metrics.jsonl", "config.toml", *ready.files]
+        print(f"best {experiment.goal_text(best)}, in epoch {epoch}")
+        print(f"wrote {folder}: {', '.join(files)}")
 
 
-def _epoch_line(metrics: dict) -> str:
-    line = f"epoch {metrics['epoch']:3d}  lr {metrics['lr']:.3g}"
-    line += f"  train {metrics['train_perplexity']:8.2f}  valid {metrics['valid_perplexity']:8.2f}"
-    if metrics["kl_per_word"] is not None:
-        line += f"  KL {metrics['kl_per_word']:.3f} nats/word"
-    if metrics["kl_theta_per_word"]:
-        line += f"  sharpening {metrics['kl_theta_per_word']:.4f} nats/word"
-    return line
+def _follow(
+    trainer: Trainer, experiment: Experiment, *, tensorboard: bool, quiet: bool
+) -> Mapping[str, Any] | None:
+    """Train to the end or until Ctrl-C, with a progress bar and a line an epoch; returns the last line."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-
-def _name(config: Config) -> str:
-    return f"{Path(config.data).resolve().name}-{config.preset}-{config.method}-{config.seed}"
-
-
-def _vocabulary_size(config: Config) -> int | None:
-    if config.vocabulary:
-        return config.vocabulary
-    return 5000 if config.data == "pydocs" else None
-
-
-def _check_long_enough(config: Config, corpus) -> None:
-    words = len(corpus.train) - 1
-    if words < 2 * config.batch_size:
-        raise ValueError(
-            f"{config.data} has {words} training words, too few for {config.batch_size} streams; "
-            "give more text, or lower --batch-size."
+    board = _board(trainer.run_folder.folder) if tensorboard else None
+    per_epoch = len(trainer.task)
+    last = None
+    columns = (TextColumn("{task.description}"), BarColumn(24), TimeRemainingColumn())
+    signal.signal(signal.SIGINT, lambda *_: _stop(trainer))
+    with Progress(*columns, transient=True, disable=quiet or not sys.stdout.isatty()) as bar:
+        epochs, done = trainer.position
+        shown = bar.add_task(
+            "starting",
+            total=trainer.config.epochs * per_epoch,
+            completed=epochs * per_epoch + done,
         )
+        for state in trainer.run():
+            kl = state.kl_per_item
+            cost = "" if kl is None else f"  KL {kl:.3f}/{trainer.task.item}"
+            text = experiment.progress_text(state.metrics)
+            bar.update(
+                shown,
+                completed=state.epoch * per_epoch + state.minibatch,
+                description=f"epoch {state.epoch + 1}  {text}{cost}",
+            )
+            for measured in state.measured:
+                if board is not None:
+                    _log(board, measured)
+                if measured["kind"] == "epoch":
+                    last = measured
+                    if not quiet:
+                        line = experiment.epoch_line(measured)
+                        bar.console.print(line, highlight=False, soft_wrap=True)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if board is not None:
+        board.close()
+    return last
+
+
+def _stop(trainer: Trainer) -> None:
+    if trainer.stop:
+        raise KeyboardInterrupt
+    trainer.stop = True
+
+
+def _board(folder: Path):
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return None
+    return SummaryWriter(folder / "tensorboard")
+
+
+def _log(board: Any, metrics: Mapping[str, Any]) -> None:
+    for name, value in metrics.items():
+        if isinstance(value, int | float) and name not in ("step", "epoch"):
+            board.add_scalar(name, value, metrics["step"])
+    board.flush()

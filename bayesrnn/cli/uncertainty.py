@@ -17,56 +17,52 @@ class Uncertainty:
     run_folders: Positional[tuple[Path, ...]]
     """Folders written by `bayesrnn train`."""
     samples: tuple[int, ...] = (1, 2, 5, 10, 20)
-    """Numbers of weight samples to average over, for the runs that can be sampled."""
+    """Numbers of weight samples to average over, where a run can be sampled."""
     other: str | None = None
-    """Another domain's text: pydocs, ptb, wikitext-2, a folder or a file. By default pydocs, for runs
+    """Text of another domain: pydocs, ptb, wikitext-2, a folder or a file. By default pydocs, for runs
     that did not learn from it but know most of its words."""
     noise: tuple[float, ...] = (0.05, 0.1, 0.2, 0.5)
     """Shares of words to replace."""
     window: int = 10
     """Words of a window that is to be told in- or out-of-distribution."""
     words: int = 0
-    """Use so many words of the text; 0 for all."""
+    """Number of words of the text to use; 0 for all."""
     split: Literal["train", "valid", "test"] = "test"
-    """Which part of the text."""
+    """Part of the text: train, valid or test."""
     streams: int = 20
-    """Stretches of text to go through side by side."""
+    """Number of stretches of text to go through side by side."""
     seed: int = 0
-    """Of the sampled weights, the noise and the shuffling."""
+    """Random seed."""
     data: str | None = None
     """Another text than the runs' own as the true one, or where their text is now."""
     out: Path | None = None
-    """A folder for the figures."""
+    """Folder to write the figures to."""
     json: bool = False
-    """Print one JSON line a row."""
+    """Print one line of JSON for each row."""
 
     def run(self) -> None:
         from bayesrnn.cli.progress import steps
-        from bayesrnn.data.corpus import cache_folder
-        from bayesrnn.evaluation.uncertainty import check_window
-        from bayesrnn.report import figures
-        from bayesrnn.report import uncertainty as report
         from bayesrnn.report.extras import check_extras
-        from bayesrnn.training.exported import open_trained
+        from bayesrnn.report.figures import save
+        from bayesrnn.tasks.language import figures
+        from bayesrnn.tasks.language import uncertainty_study as study
+        from bayesrnn.tasks.language.evaluation.uncertainty import check_window
+        from bayesrnn.tasks.language.trained import open_trained
 
         if not self.run_folders:
             raise ValueError("name at least one run folder.")
         check_extras(figures=self.out is not None)
-        report.check_counts(self.samples)
-        cache = cache_folder()
-        runs = [open_trained(folder) for folder in self.run_folders]
-        subjects = report.subjects(
-            runs, split=self.split, data=self.data, words=self.words, cache=cache
-        )
+        study.check_counts(self.samples)
+        models = open_trained(*self.run_folders)
+        subjects = study.subjects(models, split=self.split, data=self.data, words=self.words)
         work = []
         for subject in subjects:
-            texts = report.spoilt_texts(
+            texts = study.spoilt_texts(
                 subject,
                 split=self.split,
                 other=self.other,
                 noise=self.noise,
                 seed=self.seed,
-                cache=cache,
             )
             work.append((subject, texts))
         for _, texts in work:
@@ -75,10 +71,10 @@ class Uncertainty:
         if self.out is not None:
             self.out.mkdir(parents=True, exist_ok=True)
         gaps = []
-        total = sum(report.passes(subject, texts, self.samples) for subject, texts in work)
+        total = sum(study.passes(subject, texts, self.samples) for subject, texts in work)
         with steps(total) as tell:
             for subject, texts in work:
-                gaps += report.study_uncertainty(
+                gaps += study.study_uncertainty(
                     subject,
                     texts,
                     self.samples,
@@ -97,7 +93,7 @@ class Uncertainty:
                 f"text;\nAUROC of telling {self.window} words apart by entropy (H), mutual information "
                 "(MI) and -log p\n"
             )
-            print(report.render_gaps(gaps))
+            print(study.render_gaps(gaps))
         if self.out is not None:
             pictures = {
                 "entropy-gap.png": figures.entropy_gap(gaps),
@@ -105,6 +101,6 @@ class Uncertainty:
                 "told-apart-mi.png": figures.told_apart(gaps, "mutual_information"),
             }
             for name, figure in pictures.items():
-                path = figures.save(figure, self.out / name)
+                path = save(figure, self.out / name)
                 if not self.json:
                     print(f"wrote {path}")

@@ -9,6 +9,14 @@ import urllib.request
 from pathlib import Path
 
 
+def cache_folder() -> Path:
+    """Where prepared corpora and downloads are kept: $BAYESRNN_CACHE, else the user's cache folder."""
+    own = os.environ.get("BAYESRNN_CACHE")
+    if own:
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bayesrnn"
+
+
 def download(url: str, path: Path, *, sha256: str | None = None, md5: str | None = None) -> Path:
     """Fetch `url` to `path` unless it is already there; raise ValueError if the checksum is wrong."""
     if path.exists():

@@ -14,15 +14,16 @@ Weighting = Literal["uniform", "geometric"]
 class Minibatches:
     """Examples (x, y) in a new random order each pass.
 
-        for x, y in minibatches:
+        for (x, y), kl_weight in zip(minibatches, minibatches.kl_weights, strict=True):
             with posterior.sample() as draw:
                 loss = F.cross_entropy(model(x), y, reduction="sum") * minibatches.loss_scale
                 loss.backward()
-            posterior.accumulate_grad(draw, kl_weight=minibatches.kl_weight)
+            posterior.accumulate_grad(draw, kl_weight=kl_weight)
 
     The shares pi_i of the KL add up to one over a pass of M minibatches: uniform, pi_i = 1/M, or
     geometric, pi_i = 2^(M-i) / (2^M - 1), by which the first minibatches follow the prior and the last
-    the data (Blundell et al., 2015, sec. 3.4). The last minibatch may be smaller.
+    the data (Blundell et al., 2015, sec. 3.4). Uniform ones are all `kl_weight`. The last minibatch may
+    be smaller.
     """
 
     def __init__(
@@ -46,7 +47,8 @@ class Minibatches:
         self.batch_size = batch_size
         self.weighting = weighting
         self.seed = seed
-        self._index = 0
+        self.kl_weights = tuple(self._share(index) * self.loss_scale for index in range(len(self)))
+        """pi_i / N of each minibatch of a pass: its share of the KL beside a loss of that scale."""
         self.begin(0)
         self._passes = 0  # the first pass is still to come
 
@@ -68,7 +70,6 @@ class Minibatches:
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         if not 0 <= index < len(self):
             raise IndexError(f"minibatch {index} of {len(self)}")
-        self._index = index
         chosen = self._order[index * self.batch_size : (index + 1) * self.batch_size]
         return self.x[chosen], self.y[chosen]
 
@@ -79,10 +80,15 @@ class Minibatches:
 
     @property
     def kl_weight(self) -> float:
-        """pi_i / N of the minibatch that was given last: its share of the KL beside a loss of that scale."""
-        return self.share(self._index) * self.loss_scale
+        """1 / (M N), the same for every minibatch; ValueError where the shares differ."""
+        if self.weighting != "uniform":
+            raise ValueError(
+                f"with {self.weighting} weighting each minibatch has a KL weight of its own: iterate over "
+                "zip(minibatches, minibatches.kl_weights)."
+            )
+        return self.kl_weights[0]
 
-    def share(self, index: int) -> float:
+    def _share(self, index: int) -> float:
         """pi_i, the first minibatch being 0."""
         if self.weighting == "uniform":
             return 1 / len(self)

@@ -1,1 +1,1 @@
-"""How good a model is, and how sure."""
+"""What several experiments measure alike: calibration, and loss against the share of weights dropped."""

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
-import torch
 from torch import Tensor
-
-from bayesrnn.evaluation.beliefs import LanguageModel, beliefs
 
 BINS = 15
 
@@ -46,25 +42,6 @@ class Calibration:
 
     def as_json(self) -> dict:
         return asdict(self)
-
-
-def calibration(
-    models: Sequence[LanguageModel],
-    tokens: Tensor,
-    vocabulary: int,
-    *,
-    streams: int = 20,
-    progress: Callable[[int], None] = lambda words: None,
-) -> Calibration:
-    """The calibration of the average of `models` on a text, whose first token is context only."""
-    columns: list[Tensor] = []
-    for segment, found in beliefs(models, tokens, vocabulary, streams=streams):
-        belief = found[len(models)]
-        values = (belief.confidence, belief.correct.float(), -belief.log_prob, belief.brier)
-        columns.append(torch.stack([value[segment.counted] for value in values]))
-        progress(int(segment.counted.sum()))
-    confidence, correct, nats, brier = torch.cat(columns, 1)
-    return summarise(confidence, correct, nats, brier)
 
 
 def summarise(confidence: Tensor, correct: Tensor, nats: Tensor, brier: Tensor) -> Calibration:

@@ -5,29 +5,15 @@ from __future__ import annotations
 import html
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING
 
 from bayesrnn.report import figures
-from bayesrnn.training.run import RunFolder
+from bayesrnn.training.experiment import Section
+from bayesrnn.training.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-
-@dataclass(frozen=True)
-class Section:
-    """A part of the page, with an anchor of that name."""
-
-    name: str
-    title: str
-    body: str
-
-    @property
-    def html(self) -> str:
-        title = html.escape(self.title)
-        return f'<section id="{self.name}"><h2>{title}</h2>{self.body}</section>'
 
 
 def document(title: str, sections: Sequence[Section]) -> str:
@@ -38,7 +24,10 @@ def document(title: str, sections: Sequence[Section]) -> str:
         title=html.escape(title),
         style=style,
         contents=contents,
-        body="\n".join(section.html for section in sections),
+        body="\n".join(
+            f'<section id="{s.name}"><h2>{html.escape(s.title)}</h2>{s.body}</section>'
+            for s in sections
+        ),
     )
 
 
@@ -66,7 +55,7 @@ def table(headings: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
     return out.getvalue()
 
 
-def settings(runs: Sequence[RunFolder]) -> Section:
+def settings(runs: Sequence[Run]) -> Section:
     """Every setting of every run, folded away."""
     parts = [
         f"<details><summary>{html.escape(str(run.folder))}</summary>"

@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from bayesrnn.posterior import Posterior
+from bayesrnn.report.figures import (
+    COLOURS,
+    DASHES,
+    axes_figure,
+    colour,
+    label_text,
+    plain_log_ticks,
+    styled,
+)
+from bayesrnn.report.html import picture, side_by_side
 from bayesrnn.variational.priors import RowScaleMixture
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 BINS = 60
 Histogram = tuple[np.ndarray, np.ndarray]
@@ -62,6 +77,85 @@ def weights_by_layer(posterior: Posterior) -> dict[str, LayerWeights]:
         )
         for name, values in found.items()
     }
+
+
+def weights_html(posterior: Posterior, key: str) -> str:
+    """The distributions of a posterior's weights by layer, and the information in them."""
+    layers = weights_by_layer(posterior)
+    known = {
+        n: (layer.bits, layer.weights) for n, layer in layers.items() if layer.bits is not None
+    }
+    weights = sum(layer.weights for layer in layers.values())
+    note = f"{weights:,} weights. The prior ties some together, so their information is not told apart."
+    if known:
+        total = sum(bits for bits, _ in known.values())
+        note = (
+            f"The data have put {total / 8e6:,.2f} MB of information into {weights:,} weights, "
+            f"{total / weights:.2f} bits each: what it takes to send them to someone who knows the prior."
+        )
+    mu = {name: layer.mu for name, layer in layers.items()}
+    sigma = {name: layer.sigma for name, layer in layers.items()}
+    ratio = {name: layer.signal_to_noise for name, layer in layers.items()}
+    pictures = [
+        ("mu", "posterior mean, mu", mu, False),
+        ("sigma", "posterior standard deviation, sigma", sigma, True),
+        ("snr", "signal to noise, |mu| / sigma", ratio, True),
+    ]
+    drawn = [
+        picture(distribution(data, label, log=log), f"{key}-{name}", f"Distribution of {label}")
+        for name, label, data, log in pictures
+    ]
+    if known:
+        drawn.append(picture(information(known), f"{key}-bits", "Information by layer in bits"))
+    return f"<h3>Weights</h3><p>{note}</p>{side_by_side(drawn)}"
+
+
+@styled
+def distribution(
+    layers: Mapping[str, tuple[np.ndarray, np.ndarray]], label: str, *, log: bool = False
+) -> Figure:
+    """Histograms by layer, given as (bin edges, share of the layer's weights)."""
+    figure, axes = axes_figure(label, "share of weights (%)")
+    for index, (name, (edges, shares)) in enumerate(layers.items()):
+        axes.stairs(
+            100 * shares,
+            edges,
+            label=label_text(name),
+            color=colour(index),
+            ls=DASHES[index % len(DASHES)],
+            lw=1.4,
+        )
+    if log:
+        axes.set_xscale("log")
+        plain_log_ticks(axes.xaxis)
+        axes.set_ylim(bottom=0)
+    else:  # nearly all lie near 0, and the few others are what was learnt
+        axes.set_yscale("log")
+        plain_log_ticks(axes.yaxis)
+    axes.legend(fontsize=7.5)
+    return figure
+
+
+@styled
+def information(bits: Mapping[str, tuple[float, int]]) -> Figure:
+    """Bits that each layer holds beyond its prior: total by the bar, per weight written beside it."""
+    figure, axes = axes_figure("information beyond the prior (Mbit)", "")
+    figure.set_figheight(0.9 + 0.3 * len(bits))
+    names = list(bits)
+    total = [value / 1e6 for value, _ in bits.values()]
+    axes.barh(range(len(names)), total, color=COLOURS[0], height=0.6)
+    for place, (value, weights) in enumerate(bits.values()):
+        axes.annotate(
+            f" {value / weights:.2f} bits/weight",
+            (max(total[place], 0), place),
+            va="center",
+            fontsize=8,
+        )
+    axes.set_yticks(range(len(names)), names)
+    axes.set_xlim(right=max(total) * 1.45)
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+    return figure
 
 
 def _layer(name: str) -> str:

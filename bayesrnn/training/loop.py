@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NoReturn
 
 import torch
@@ -14,17 +14,17 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from bayesrnn.gradients import total_norm
-from bayesrnn.methods import SharpenedLearner
+from bayesrnn.methods import Method
 from bayesrnn.storage import load_tensors, save_tensors
 from bayesrnn.training import Diverged
 from bayesrnn.training.averaging import STEPS_BETWEEN_UPDATES, WeightAverage
-from bayesrnn.training.run import RunFolder
-from bayesrnn.training.task import Minibatch, Task
+from bayesrnn.training.experiment import Minibatch, Task
+from bayesrnn.training.run import Run
 
 STEPS_BETWEEN_METRICS = 100
 
 LARGEST_RHO_STEP = 0.1
-"""What rho, and so log sigma, moves in a step at most, where its learning rate is raised."""
+"""The largest step of rho, and so of log sigma, where rho's learning rate is raised."""
 
 
 @dataclass(frozen=True)
@@ -44,30 +44,48 @@ class Progress:
 class _Position:
     """The place in training, with all that a checkpoint must remember beside tensors."""
 
+    best: float
+    best_epoch: int = 0
     epoch: int = 0
-    cut: int = 0
+    cut: int = 0  # minibatches of the epoch so far
     nats: float = 0.0  # of the epoch so far, at the scale of the loss
     steps: float = 0  # units of the minibatches of the epoch so far
     recent_nats: float = 0.0  # since the last line of metrics
     recent_steps: float = 0
-    kl_theta: float = 0.0  # of the epoch so far, in nats
-    best: float = math.inf
-    best_epoch: int = 0
+    sums: dict[str, float] = field(default_factory=lambda: {"kl_theta": 0.0})
+    """What the method reported, over the epoch so far, in nats."""
+
+    def begin_epoch(self) -> None:
+        self.cut, self.nats, self.steps = 0, 0.0, 0
+        self.recent_nats, self.recent_steps = 0.0, 0
+        self.sums = dict.fromkeys(self.sums, 0.0)
+
+    def to_header(self) -> dict[str, Any]:
+        values = asdict(self)
+        return {**values, **values.pop("sums")}
+
+    @classmethod
+    def from_header(cls, header: dict[str, Any]) -> _Position:
+        own = {f.name for f in fields(cls)}
+        sums = {name: value for name, value in header.items() if name not in own}
+        return cls(**{k: v for k, v in header.items() if k in own}, sums=sums)
 
 
 class Trainer:
     """Trains a run. Iterate over `run()`; set `stop` to end after the current step with a checkpoint."""
 
-    def __init__(self, run: RunFolder, task: Task, *, checkpoint_minutes: float = 10.0) -> None:
+    def __init__(
+        self, run: Run, task: Task, method: Method, *, checkpoint_minutes: float = 10.0
+    ) -> None:
         config = run.config
         self.run_folder = run
         self.config = config
         self.task = task
-        self.learner = run.new_learner()
-        self.parameters = list(self.learner.parameters())
+        self.method = method
+        self.parameters = list(method.parameters())
         kinds = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
         # Fused: one pass over a parameter instead of one for each operation.
-        rho = self.learner.rho()
+        rho = method.rho()
         others = [parameter for parameter in self.parameters if parameter is not rho]
         groups = [{"params": others, "scale": 1.0}]
         if rho is not None:
@@ -77,7 +95,7 @@ class Trainer:
         self.noise = torch.Generator().manual_seed(config.seed + 1)
         self.checkpoint_seconds = 60 * checkpoint_minutes
         self.stop = False
-        self._at = _Position()
+        self._at = _Position(task.goal.worst)
         self._running = False
         self._measured: list[dict[str, Any]] = []
         self._kl_per_item: float | None = None
@@ -105,7 +123,9 @@ class Trainer:
         torch.set_rng_state(self._dropout_rng)
         self._running = True
         try:
-            if self._at == _Position():  # a new run: from here on there is something to resume
+            if self._at == _Position(
+                self.task.goal.worst
+            ):  # a new run: from here on there is something to resume
                 self.run_folder.truncate_metrics(0)
                 self.save_checkpoint()
             yield from self._steps()
@@ -151,29 +171,29 @@ class Trainer:
                 return
 
     def _step(self) -> Minibatch:
-        at, learner = self._at, self.learner
+        at, method = self._at, self.method
         if at.cut == 0:
             self.task.begin_epoch(at.epoch)
-            learner.model.train()
+            method.model.train()
         lr = self.config.learning_rate(at.epoch)
         self.optimizer.zero_grad()
-        done = self.task.backward(learner, at.cut, self.noise)
-        norm = total_norm(self.parameters).item()
-        if not (math.isfinite(norm) and math.isfinite(done.loss)):
+        done = self.task.step(method, at.cut, self.noise)
+        gradient_norm = total_norm(self.parameters).item()
+        if not (math.isfinite(gradient_norm) and math.isfinite(done.loss)):
             self._diverged(done.loss / done.units)
-        shorter = min(1.0, self.config.clip / (norm + 1e-6))
+        clip_factor = min(1.0, self.config.clip / (gradient_norm + 1e-6))
         if self.config.optimizer != "sgd":
             for parameter in self.parameters:
-                if shorter < 1 and parameter.grad is not None:
-                    parameter.grad.mul_(shorter)
-            shorter = 1.0
+                if clip_factor < 1 and parameter.grad is not None:
+                    parameter.grad.mul_(clip_factor)
+            clip_factor = 1.0
         for group in self.optimizer.param_groups:
-            # SGD's shorter step along the gradient is one along a shortened gradient, not rewritten.
-            group["lr"] = lr * shorter * group["scale"]
+            # SGD with a smaller learning rate is SGD with a clipped gradient, without rewriting it.
+            group["lr"] = lr * clip_factor * group["scale"]
         self._bound_rho_step()
         self.optimizer.step()
         increment_version(self.parameters)  # which a fused optimiser does not
-        learner.after_step(lr=lr, kl_weight=done.kl_weight, generator=self.noise)
+        method.after_step(lr=lr, kl_weight=done.kl_weight, generator=self.noise)
 
         at.cut += 1
         if self.average and at.cut % STEPS_BETWEEN_UPDATES == 0:
@@ -182,8 +202,8 @@ class Trainer:
         at.steps += done.units
         at.recent_nats += done.loss
         at.recent_steps += done.units
-        if isinstance(learner, SharpenedLearner):
-            at.kl_theta += learner.sharpened.kl_theta.item()
+        for name, value in done.metrics.items():
+            at.sums[name] = at.sums.get(name, 0.0) + float(value)
         recent = at.recent_nats / at.recent_steps
         if at.recent_steps > 20 * done.units and recent > self.task.hopeless:
             self._diverged(recent)
@@ -191,7 +211,7 @@ class Trainer:
 
     def _bound_rho_step(self) -> None:
         """Let no sigma change by more than a tenth of itself, where sigma's steps are made longer."""
-        rho = self.learner.rho()
+        rho = self.method.rho()
         if rho is None or rho.grad is None or self.config.rho_lr == 1:
             return
         if self.config.optimizer == "sgd":  # Adam's steps are bounded by its learning rate
@@ -225,16 +245,15 @@ class Trainer:
 
     def _end_epoch(self) -> None:
         at = self._at
-        self.learner.after_epoch()
+        self.method.after_epoch()
         with self._averaged():
             self._validate()
-        at.cut, at.nats, at.steps, at.kl_theta = 0, 0.0, 0, 0.0
-        at.recent_nats, at.recent_steps = 0.0, 0
+        at.begin_epoch()
 
     def _validate(self) -> None:
         """A line of metrics for the epoch that has ended, and the weights if they are the best so far."""
-        at, learner, task = self._at, self.learner, self.task
-        nats, valid = task.validate(learner)
+        at, method, task = self._at, self.method, self.task
+        nats, valid = task.validate(method)
         if not nats < task.hopeless:
             self._diverged(nats)
         kl = self._kl()
@@ -247,16 +266,17 @@ class Trainer:
                 "lr": self.config.learning_rate(at.epoch - 1),
                 **task.training_metrics(at.nats / at.steps),
                 f"kl_per_{task.item}": kl,
-                f"kl_theta_per_{task.item}": at.kl_theta / task.items,
+                **{f"{name}_per_{task.item}": sum_ / task.items for name, sum_ in at.sums.items()},
                 **valid,
             }
         )
-        if valid[task.goal] < at.best:
-            at.best, at.best_epoch = valid[task.goal], at.epoch
-            self.run_folder.save_weights(learner)
+        reached = valid[task.goal.metric]
+        if task.goal.better(reached, than=at.best):
+            at.best, at.best_epoch = reached, at.epoch
+            self.run_folder.save_weights(method)
 
     def _kl(self) -> float | None:
-        kl = self.learner.kl()
+        kl = self.method.kl()
         self._kl_per_item = None if kl is None else kl / self.task.items
         return self._kl_per_item
 
@@ -267,8 +287,8 @@ class Trainer:
     def _diverged(self, nats: float) -> NoReturn:
         at, task = self._at, self.task
         raise Diverged(
-            f"training diverged in epoch {at.epoch + 1}, step {at.cut}: {nats:.3g} nats per {task.item}, "
-            f"where {task.hopeless / 2:.3g} is a uniform guess. The last good checkpoint is kept in "
+            f"training diverged in epoch {at.epoch + 1}, step {at.cut}: {nats:.3g} nats per {task.item}; no "
+            f"run recovers from {task.hopeless:.3g}. The last good checkpoint is kept in "
             f"{self.run_folder.folder}; start a new run with a lower --lr."
         )
 
@@ -279,7 +299,7 @@ class Trainer:
         tensors: dict[str, Tensor] = {
             "rng.noise": self.noise.get_state(),
             "rng.dropout": torch.get_rng_state() if self._running else self._dropout_rng,
-            **{f"learner.{name}": tensor for name, tensor in self.learner.state_dict().items()},
+            **{f"learner.{name}": tensor for name, tensor in self.method.state_dict().items()},
         }
         if self.average is not None:
             state = self.average.state_dict()
@@ -290,7 +310,7 @@ class Trainer:
                 tensors[f"optimizer.{index}.{name}"] = tensor
         header = {
             "format": "bayesrnn-checkpoint-1",
-            "position": vars(self._at),
+            "position": self._at.to_header(),
             "metrics_size": self.run_folder.sync_metrics(),
             "train_size": self.task.size,
         }
@@ -315,7 +335,7 @@ class Trainer:
                 f"the training data have {self.task.size} {self.task.item}s, and had {size} when the run "
                 "began; give the same data, or start a new run."
             )
-        self.learner.load_state_dict(_part("learner.", tensors))
+        self.method.load_state_dict(_part("learner.", tensors))
         for name, tensor in _part("optimizer.", tensors).items():
             index, _, own = name.partition(".")
             self.optimizer.state[self.parameters[int(index)]][own] = tensor
@@ -323,7 +343,7 @@ class Trainer:
             self.average.load_state_dict(_part("average.", tensors))
         self.noise.set_state(tensors["rng.noise"])
         self._dropout_rng = tensors["rng.dropout"]
-        self._at = _Position(**header["position"])
+        self._at = _Position.from_header(header["position"])
         if self._at.cut:
             self.task.begin_epoch(self._at.epoch)
         self.task.carry(_part("state.", tensors))

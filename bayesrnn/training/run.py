@@ -1,41 +1,60 @@
 """A run folder: plain files that hold all a command needs to use a trained model.
 
 config.toml              every setting
-vocabulary.txt           one word a line, in the order of their numbers
 metrics.jsonl            one line every so many steps and one an epoch; the same on every repetition
-timing.jsonl             seconds and words of each epoch
-weights.safetensors      the weights with the best validation perplexity
+timing.jsonl             seconds and items of each epoch
+weights.safetensors      the weights of the best epoch
 checkpoint.safetensors   the whole state of training, to resume from
 tensorboard/             the metrics once more, for TensorBoard
+
+and what the experiment adds, such as a language model's vocabulary.txt.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from bayesrnn.config import Config, MnistConfig, Settings
-from bayesrnn.data.corpus import Vocabulary
-from bayesrnn.data.digits import CLASSES
-from bayesrnn.methods import Learner, make_classifier, make_learner
+from bayesrnn.methods import Method
 from bayesrnn.storage import load_tensors, save_tensors, write_atomically
+from bayesrnn.training.settings import Settings
+
+M = TypeVar("M", bound=Method)
 
 
 @dataclass(frozen=True)
-class RunFolder(ABC):
+class Run:
     """A folder with a config; the other files come as training goes on."""
 
     folder: Path
     config: Settings
 
-    @abstractmethod
-    def new_learner(self) -> Learner:
-        """The run's model and method, at their start."""
+    @classmethod
+    def create(cls, folder: Path, config: Settings, files: Mapping[str, str] | None = None) -> Run:
+        """Begin a run in a folder that is new or empty. The config comes last: it makes the folder a run."""
+        run, files = cls(folder, config), files or {}
+        if folder.exists() and not (folder.is_dir() and _holds_nothing(folder, files)):
+            raise ValueError(
+                f"{folder} exists already; continue it with --resume, or name another with --run."
+            )
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for name, text in files.items():
+                _write_text(folder / name, text)
+            run.write_config()
+        except OSError as error:
+            raise ValueError(f"cannot write to {folder}: {error.strerror}.") from None
+        return run
+
+    @property
+    def name(self) -> str:
+        """What a run is called in tables and figures: the last part of its path."""
+        name = self.folder.name
+        return name if name not in ("", "..") else self.folder.resolve().name
 
     @property
     def checkpoint(self) -> Path:
@@ -56,20 +75,19 @@ class RunFolder(ABC):
     def write_config(self) -> None:
         _write_text(self.folder / "config.toml", self.config.to_toml())
 
-    def load_learner(self) -> Learner:
-        """The run's model and method, with the best weights so far."""
+    def load_weights(self, method: M) -> M:
+        """Copy the best weights so far into the run's method; returns the method."""
         if not self.weights.exists():
             raise ValueError(f"{self.folder} has no weights yet: its first epoch is not over.")
-        learner = self.new_learner()
         state, _ = load_tensors(self.weights)
         try:
-            learner.load_state_dict(state)
+            method.load_state_dict(state)
         except ValueError as error:
             raise ValueError(f"{self.weights} does not fit config.toml: {error}") from None
-        return learner
+        return method
 
-    def save_weights(self, learner: Learner) -> None:
-        save_tensors(self.weights, learner.state_dict(), learner.header())
+    def save_weights(self, method: Method) -> None:
+        save_tensors(self.weights, method.state_dict(), method.header())
 
     def append_metrics(self, values: dict[str, Any]) -> None:
         _append(self.metrics, values)
@@ -96,109 +114,18 @@ class RunFolder(ABC):
             self.metrics.touch()
         if self.metrics.stat().st_size < size:
             raise ValueError(
-                f"{self.metrics} is shorter than at the last checkpoint; restore it, or start anew."
+                f"{self.metrics} is shorter than at the last checkpoint; restore it, or start a new run."
             )
         os.truncate(self.metrics, size)
 
 
-@dataclass(frozen=True)
-class Run(RunFolder):
-    """A language model's run: beside the config it has a vocabulary."""
-
-    config: Config
-    vocabulary: Vocabulary
-
-    @classmethod
-    def create(cls, folder: Path, config: Config, vocabulary: Vocabulary) -> Run:
-        """Begin a run in a folder that is new or empty."""
-        run = cls(folder, config, vocabulary)
-        _create(run, {"vocabulary.txt": vocabulary.text()})
-        return run
-
-    @classmethod
-    def open(cls, folder: Path) -> Run:
-        """A run that exists."""
-        run = open_any(folder)
-        if not isinstance(run, Run):
-            raise ValueError(
-                f"{folder} is a run of `bayesrnn {run.config.TASK}`; this needs one of a language model."
-            )
-        return run
-
-    def new_learner(self) -> Learner:
-        return make_learner(self.config, len(self.vocabulary))
-
-
-@dataclass(frozen=True)
-class DigitsRun(RunFolder):
-    """A run of a classifier of digits."""
-
-    config: MnistConfig
-
-    @classmethod
-    def create(cls, folder: Path, config: MnistConfig) -> DigitsRun:
-        run = cls(folder, config)
-        _create(run, {})
-        return run
-
-    @classmethod
-    def open(cls, folder: Path) -> DigitsRun:
-        """A run that exists."""
-        run = open_any(folder)
-        if not isinstance(run, DigitsRun):
-            raise ValueError(
-                f"{folder} is a run of a language model; this needs one of `bayesrnn mnist`."
-            )
-        return run
-
-    def new_learner(self) -> Learner:
-        return make_classifier(self.config, self.config.pixels, CLASSES)
-
-
-def open_any(folder: Path) -> Run | DigitsRun:
-    """A run of whichever kind it is."""
-    config = read_config(folder)
-    if isinstance(config, MnistConfig):
-        return DigitsRun(folder, config)
-    assert isinstance(config, Config)
-    return Run(folder, config, Vocabulary.read(folder / "vocabulary.txt"))
-
-
-def same_kind(folders: Iterable[Path]) -> tuple[list[Run], list[DigitsRun]]:
-    """The runs in these folders, which must all be of language models or all of digits; one list is empty."""
-    runs = [open_any(folder) for folder in folders]
-    languages = [run for run in runs if isinstance(run, Run)]
-    digits = [run for run in runs if isinstance(run, DigitsRun)]
-    if languages and digits:
-        raise ValueError(
-            f"{languages[0].folder} is of a language model, {digits[0].folder} of digits; name runs of one "
-            "kind."
-        )
-    return languages, digits
-
-
-def read_config(folder: Path) -> Settings:
-    """The settings of the run in a folder."""
-    if not (folder / "config.toml").is_file():
-        what = "holds no run (it has no config.toml)" if folder.is_dir() else "no such run folder"
-        raise ValueError(f"{folder}: {what}.")
-    return Settings.from_toml(folder / "config.toml")
-
-
-def _create(run: RunFolder, files: dict[str, str]) -> None:
-    """Write a run's first files; the config last, which makes the folder a run."""
-    folder = run.folder
-    if folder.exists() and not (folder.is_dir() and _holds_nothing(folder)):
-        raise ValueError(
-            f"{folder} exists already; continue it with --resume, or name another with --run."
-        )
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, text in files.items():
-            _write_text(folder / name, text)
-        run.write_config()
-    except OSError as error:
-        raise ValueError(f"cannot write to {folder}: {error.strerror}.") from None
+def labels(runs: Sequence[Run]) -> list[str]:
+    """What runs are called beside each other: by name, or by the whole path where names are the same."""
+    names = [run.name for run in runs]
+    return [
+        name if names.count(name) == 1 else str(run.folder)
+        for run, name in zip(runs, names, strict=True)
+    ]
 
 
 def _append(path: Path, values: dict[str, Any]) -> None:
@@ -214,9 +141,9 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in whole.splitlines()]
 
 
-def _holds_nothing(folder: Path) -> bool:
+def _holds_nothing(folder: Path, files: Mapping[str, str]) -> bool:
     """Whether a folder is empty but for what a `create` that was interrupted has left."""
-    return all(p.name == "vocabulary.txt" or p.name.startswith(".") for p in folder.iterdir())
+    return all(p.name in files or p.name.startswith(".") for p in folder.iterdir())
 
 
 def _write_text(path: Path, text: str) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from bayesrnn.cli import main
 from bayesrnn.compact import read_state
-from bayesrnn.models.word_lm import WordLM
+from bayesrnn.tasks.language.models.word_lm import WordLM
 from tests.cli.test_language_model import fail as fail
 
 

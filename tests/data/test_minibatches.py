@@ -32,7 +32,7 @@ def test_every_example_once_a_pass_in_another_order_each_time():
 @pytest.mark.parametrize("count", [1, 9, 103, 60_000])
 def test_uniform_shares_add_up_to_one(count):
     minibatches = _minibatches(count)
-    shares = [minibatches.share(index) for index in range(len(minibatches))]
+    shares = [10 * weight for weight in minibatches.kl_weights]
     assert math.fsum(shares) == pytest.approx(1, rel=1e-12)
     assert len(set(shares)) == 1
 
@@ -41,7 +41,8 @@ def test_uniform_shares_add_up_to_one(count):
 def test_geometric_shares_are_blundells(count):
     minibatches = _minibatches(count, weighting="geometric")
     batches = len(minibatches)
-    shares = [minibatches.share(index) for index in range(batches)]
+    shares = [10 * weight for weight in minibatches.kl_weights]
+    assert len(shares) == batches
     assert math.fsum(shares) == pytest.approx(1, rel=1e-12)
     if batches < 60:
         expected = [2 ** (batches - i) / (2**batches - 1) for i in range(1, batches + 1)]
@@ -49,10 +50,18 @@ def test_geometric_shares_are_blundells(count):
     assert shares[0] >= 0.5
 
 
-def test_the_weight_is_that_of_the_minibatch_given_last():
-    minibatches = _minibatches(weighting="geometric")
-    for index, _ in enumerate(minibatches):
-        assert minibatches.kl_weight == minibatches.share(index) / 10
+def test_minibatches_taken_ahead_cannot_have_the_wrong_weight():
+    """A queue is filled before its first minibatch is used: no weight may depend on the last one taken."""
+    geometric = _minibatches(weighting="geometric")
+    taken_ahead = list(zip(geometric, geometric.kl_weights, strict=True))
+    assert [weight for _, weight in taken_ahead] == pytest.approx(
+        [2.0 ** (10 - i) / 2047 / 10 for i in range(11)]
+    )
+    with pytest.raises(ValueError, match="zip.minibatches, minibatches.kl_weights"):
+        _ = geometric.kl_weight
+    uniform = _minibatches()
+    list(uniform)
+    assert uniform.kl_weight == pytest.approx(1 / 110)
 
 
 def test_bad_input():

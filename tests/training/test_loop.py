@@ -16,14 +16,17 @@ from pathlib import Path
 import pytest
 import torch
 
+from bayesrnn import methods
 from bayesrnn.cli import main
-from bayesrnn.config import METHODS, Config, preset
-from bayesrnn.data.corpus import Corpus, Vocabulary
 from bayesrnn.storage import load_tensors
+from bayesrnn.tasks.language.config import LanguageModelConfig, preset
+from bayesrnn.tasks.language.data.corpus import Vocabulary
+from bayesrnn.tasks.language.experiment import EXPERIMENT
+from bayesrnn.tasks.language.trained import open_language_run
 from bayesrnn.training.loop import Trainer
 from bayesrnn.training.run import Run
-from bayesrnn.training.task import LanguageTask
 
+METHODS = methods.names("language")
 SMALL = ["--hidden", "12", "--batch-size", "8", "--unroll", "10", "--no-tensorboard", "--json"]
 
 
@@ -39,7 +42,7 @@ def _files(folder):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_learns(trained, method):
-    run = Run.open(trained(method))
+    run = open_language_run(trained(method))
     first, _, last = run.read_metrics("epoch")
     assert last["valid_perplexity"] < first["valid_perplexity"] < 32  # a uniform guess has 32
     assert last["valid_perplexity"] < 20
@@ -57,23 +60,20 @@ def test_a_stopped_run_goes_on_bit_for_bit(method, text_folder, tmp_path, steps)
     common = ["--data", str(text_folder), "--method", method, "--epochs", "2", "--dropout", "0.3"]
     _train(*common, "--run", str(tmp_path / "whole"))
 
-    config = Run.open(tmp_path / "whole").config
-    _stop_after(tmp_path / "parts", config, text_folder, steps)
+    config = open_language_run(tmp_path / "whole").config
+    _stop_after(tmp_path / "parts", config, steps)
     torch.manual_seed(999)  # the global random state of another process
     _train("--resume", "--run", str(tmp_path / "parts"))
     assert _files(tmp_path / "whole") == _files(tmp_path / "parts")
 
 
-def _corpus(text_folder) -> Corpus:
-    from bayesrnn.data.corpus import cache_folder, load_corpus
-    from bayesrnn.data.sources import find_source
-
-    return load_corpus(find_source(str(text_folder), cache_folder()), None, cache_folder())
+def _new_trainer(folder, config: LanguageModelConfig) -> Trainer:
+    ready = EXPERIMENT.prepare(config, None)
+    return Trainer(Run.create(folder, config, ready.files), ready.task, ready.method)
 
 
-def _stop_after(folder, config: Config, text_folder, steps: int) -> None:
-    corpus = _corpus(text_folder)
-    trainer = Trainer(Run.create(folder, config, corpus.vocabulary), LanguageTask(config, corpus))
+def _stop_after(folder, config: LanguageModelConfig, steps: int) -> None:
+    trainer = _new_trainer(folder, config)
     for step, _ in enumerate(trainer.run(), start=1):
         if step == steps:
             trainer.stop = True
@@ -122,11 +122,8 @@ def _wait_for_changes(process: subprocess.Popen, path: Path, changes: int) -> bo
 
 
 def test_a_full_disk_keeps_the_old_checkpoint(text_folder, tmp_path):
-    corpus = _corpus(text_folder)
     config = preset("tiny", "lstm", hidden=12, batch_size=8, unroll=10, data=str(text_folder))
-    trainer = Trainer(
-        Run.create(tmp_path / "run", config, corpus.vocabulary), LanguageTask(config, corpus)
-    )
+    trainer = _new_trainer(tmp_path / "run", config)
     steps = trainer.run()
     next(steps)
     old = trainer.run_folder.checkpoint.read_bytes()
@@ -188,7 +185,7 @@ def test_a_bad_step_is_never_saved(text_folder, tmp_path, minutes):
     tensors, _ = load_tensors(tmp_path / "run" / "checkpoint.safetensors")
     assert all(torch.isfinite(t).all() for t in tensors.values() if t.is_floating_point())
     assert "NaN" not in (tmp_path / "run" / "metrics.jsonl").read_text()
-    assert Run.open(tmp_path / "run").config.clip == float("inf")
+    assert open_language_run(tmp_path / "run").config.clip == float("inf")
 
 
 def test_patience_ends_a_run(text_folder, tmp_path):
@@ -196,7 +193,7 @@ def test_patience_ends_a_run(text_folder, tmp_path):
         "--data", text_folder, "--method", "lstm", "--epochs", 50, "--lr", 1e-9, "--patience", 2,
         "--run", tmp_path / "run",
     )  # fmt: skip
-    epochs = Run.open(tmp_path / "run").read_metrics("epoch")
+    epochs = open_language_run(tmp_path / "run").read_metrics("epoch")
     best = min(range(len(epochs)), key=lambda i: epochs[i]["valid_perplexity"])
     assert len(epochs) == best + 1 + 2
 
@@ -214,7 +211,7 @@ def test_a_run_can_be_made_longer_but_not_otherwise_changed(text_folder, tmp_pat
     _train("--data", text_folder, "--method", "lstm", "--epochs", "1", "--run", run)
     moved = shutil.copytree(text_folder, tmp_path / "text")
     _train("--resume", "--run", run, "--epochs", "2", "--data", moved)
-    assert len(Run.open(run).read_metrics("epoch")) == 2
+    assert len(open_language_run(run).read_metrics("epoch")) == 2
     _train("--data", text_folder, "--method", "lstm", "--epochs", "2", "--run", tmp_path / "whole")
     assert (run / "metrics.jsonl").read_bytes() == (
         tmp_path / "whole" / "metrics.jsonl"
@@ -243,7 +240,7 @@ def test_a_creation_that_was_interrupted_is_no_hindrance(text_folder, tmp_path):
     _train("--data", text_folder, "--method", "lstm", "--epochs", "1", "--run", run)
     with (run / "timing.jsonl").open("a") as file:
         file.write('{"epoch": 2, "sec')
-    assert len(Run.open(run).read_timing()) == 1
+    assert len(open_language_run(run).read_timing()) == 1
 
 
 def test_another_seed_is_another_run(text_folder, tmp_path):
@@ -266,10 +263,10 @@ def test_tensorboard(text_folder, tmp_path):
 def test_presets_are_complete_and_survive_their_file(name, method, tmp_path):
     config = preset(name, method, data='a "quoted" \\ path')
     (tmp_path / "c.toml").write_text(config.to_toml(), encoding="utf-8")
-    assert Config.from_toml(tmp_path / "c.toml") == config
+    assert LanguageModelConfig.from_toml(tmp_path / "c.toml") == config
     without = [line for line in config.to_toml().splitlines() if "kl_gradient" not in line]
     (tmp_path / "old.toml").write_text("\n".join(without))
-    assert Config.from_toml(tmp_path / "old.toml").kl_gradient == "sampled"
+    assert LanguageModelConfig.from_toml(tmp_path / "old.toml").kl_gradient == "sampled"
 
 
 def test_published_hyper_parameters():

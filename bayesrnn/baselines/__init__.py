@@ -1,1 +1,0 @@
-"""What Bayes by Backprop is compared with."""

@@ -1,0 +1,119 @@
+"""Maximum likelihood, with or without dropout: `lstm`, `sgd`, `dropout` and `variational-dropout`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any, TypeVar
+
+import torch
+from torch import Generator, Tensor, nn
+
+from bayesrnn.flat import Select
+from bayesrnn.gradients import loss_of
+from bayesrnn.methods import method
+from bayesrnn.methods.base import Dropout, Member, StepResult
+from bayesrnn.posterior import Posterior
+from bayesrnn.prediction import sample_generators
+from bayesrnn.sharpened import Sharpened
+from bayesrnn.storage import copy_state
+
+T = TypeVar("T")
+
+
+def build(
+    model: nn.Module, settings: Any, *, select: Select = None, generator: Generator
+) -> PointEstimate:
+    kind = method(settings.method).dropout
+    return PointEstimate(model, kind if settings.dropout else "none")
+
+
+class PointEstimate:
+    """One set of weights, trained by maximum likelihood; with dropout, masks are the ensemble."""
+
+    posterior: Posterior | None = None
+    sharpened: Sharpened | None = None
+
+    def __init__(self, model: nn.Module, dropout: Dropout = "none") -> None:
+        """`dropout` is the kind that the model has."""
+        self.model = model
+        self.dropout: Dropout = dropout
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        return self.model.parameters()
+
+    def rho(self) -> nn.Parameter | None:
+        return None
+
+    def weights(self) -> dict[str, Tensor]:
+        return dict(self.model.named_parameters())
+
+    def step(
+        self, closure: Callable[[], T], *, kl_weight: float, generator: Generator
+    ) -> StepResult[T]:
+        value = closure()
+        loss_of(value).backward()
+        return StepResult(value)
+
+    def after_step(self, *, lr: float, kl_weight: float, generator: Generator) -> None:
+        pass
+
+    def after_epoch(self) -> None:
+        pass
+
+    def kl(self) -> float | None:
+        return None
+
+    def resting(self) -> list[Member]:
+        return [nullcontext]
+
+    def members(self, samples: int, seed: int) -> list[Member]:
+        if self.dropout == "none":
+            raise ValueError(
+                "this run has one set of weights and no dropout: there is nothing to sample."
+            )
+        generators = sample_generators(samples, seed, torch.device("cpu"))
+        held = self.dropout == "variational"
+        return [_mask_member(self.model, g.initial_seed(), held=held) for g in generators]
+
+    def available(self, samples: Sequence[int]) -> list[int]:
+        return [] if self.dropout == "none" else sorted(set(samples))
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return self.model.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        copy_state(self.state_dict(), state)
+
+    def header(self) -> dict[str, Any]:
+        return {"format": "bayesrnn-weights-1"}
+
+
+def _mask_member(model: nn.Module, seed: int, *, held: bool) -> Member:
+    """The model in training mode, with a random stream of its own that continues from block to block.
+
+    With `held`, the stream starts again whenever the model is called: the same masks for a whole
+    sequence, however it is cut into chunks.
+    """
+    stream = torch.Generator().manual_seed(seed).get_state()
+
+    def start_again() -> None:
+        if held:
+            torch.set_rng_state(stream)
+
+    @contextmanager
+    def dropping() -> Iterator[None]:
+        nonlocal stream
+        outside, mode = torch.get_rng_state(), model.training
+        torch.set_rng_state(stream)
+        hook = model.register_forward_pre_hook(lambda *_: start_again())
+        model.train()
+        try:
+            yield
+        finally:
+            hook.remove()
+            model.train(mode)
+            stream = stream if held else torch.get_rng_state()
+            torch.set_rng_state(outside)
+
+    return dropping

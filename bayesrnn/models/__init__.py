@@ -1,1 +1,0 @@
-"""Plain modules that have never heard of Bayes."""

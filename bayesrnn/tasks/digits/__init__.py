@@ -1,0 +1,1 @@
+"""Digits: pictures to be classified, by networks without recurrence."""

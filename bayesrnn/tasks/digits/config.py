@@ -1,0 +1,68 @@
+"""The settings of a run on digits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from bayesrnn import methods
+from bayesrnn.training.settings import Settings, check_choice
+
+
+@dataclass(frozen=True)
+class DigitsConfig(Settings):
+    """The hyper-parameters of a run on digits."""
+
+    data: str = "digits"
+    """Pictures to learn: digits, the 8x8 pictures of scikit-learn, or a folder with MNIST's IDX files."""
+    method: str = "bbb"
+    """Method of training: sgd, dropout, bbb or sharpened."""
+    network: str = "perceptron"
+    """Network: perceptron, or lenet, which has convolutions."""
+    hidden: int = 400
+    """Units of each hidden layer."""
+    layers: int = 2
+    """Number of hidden layers of the perceptron."""
+    pixels: int = 0
+    """Height and width of the pictures in pixels; 0 for what the data have."""
+    white: float = 2.0
+    """Value of the brightest pixel; the darkest is 0. Blundell et al. have 255/126."""
+    valid: int = 0
+    """Number of training examples held out for validation; 0 for a sixth of them."""
+    kl_weighting: str = "geometric"
+    """Shares of the KL that minibatches pay: uniform, or geometric (Blundell et al.)."""
+    epochs: int = 80
+    batch_size: int = 256
+    lr: float = 0.3
+    lr_decay: float = 0.97
+    lr_hold: int = 1
+    clip: float = 1000.0
+    dropout: float = 0.5
+    pi: float = 0.5
+    log_sigma1: float = 0.0
+    log_sigma2: float = -6.0
+    sigma_init: float = 0.01
+    sigma0: float = 0.005
+    kappa_init: float = 1.0
+
+    TASK: ClassVar[str] = "mnist"
+    CHOICES: ClassVar[dict[str, tuple[str, ...]]] = {
+        **Settings.CHOICES,
+        "network": ("perceptron", "lenet"),
+        "kl_weighting": ("uniform", "geometric"),
+    }
+    AT_LEAST_1: ClassVar[tuple[str, ...]] = (*Settings.AT_LEAST_1, "hidden", "layers")
+    AT_LEAST_0: ClassVar[tuple[str, ...]] = (*Settings.AT_LEAST_0, "valid", "pixels")
+    ABOVE_0: ClassVar[tuple[str, ...]] = (*Settings.ABOVE_0, "white")
+    BEFORE: ClassVar[dict[str, Any]] = {**Settings.BEFORE, "white": 1.0}
+
+    @classmethod
+    def for_method(cls, method: str) -> DigitsConfig:
+        """The defaults for a method."""
+        check_choice("method", method, methods.names(cls.TASK))
+        return cls(method=method, **_OF_METHOD.get(method, {}))
+
+
+# A posterior needs Adam, or its sigma would hardly move.
+_ADAM: dict[str, Any] = {"optimizer": "adam", "lr": 6e-3, "lr_decay": 0.94}
+_OF_METHOD = {"bbb": _ADAM, "sharpened": _ADAM}

@@ -1,0 +1,79 @@
+"""How good a classifier is, and how sure: error and likelihood, at rest or averaged over samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bayesrnn.evaluation.calibration import Calibration, summarise
+from bayesrnn.methods import Member
+from bayesrnn.prediction import evaluating
+
+EXAMPLES_AT_ONCE = 2000
+
+
+@dataclass(frozen=True)
+class Classified:
+    """What an ensemble said of some examples, each a vector, in nats."""
+
+    log_probs: Tensor  # (examples, classes)
+    expected_entropy: Tensor
+    y: Tensor
+
+    @property
+    def error(self) -> float:
+        """The share that was taken for something else."""
+        return (self.log_probs.argmax(-1) != self.y).double().mean().item()
+
+    @property
+    def nats(self) -> float:
+        """-log p of the right class, on average."""
+        return F.nll_loss(self.log_probs.double(), self.y).item()
+
+    @property
+    def entropy(self) -> Tensor:
+        return torch.special.entr(self.log_probs.exp()).sum(-1)
+
+    @property
+    def mutual_information(self) -> Tensor:
+        return (self.entropy - self.expected_entropy).clamp_min(0)
+
+    def calibration(self) -> Calibration:
+        probs = self.log_probs.exp()
+        confidence, guess = probs.max(-1)
+        right = F.one_hot(self.y, probs.shape[-1])
+        nats = -self.log_probs.gather(1, self.y[:, None]).squeeze(1)
+        brier = (probs - right).square().sum(-1)
+        return summarise(confidence, (guess == self.y).float(), nats, brier)
+
+
+@torch.no_grad()
+def classify(model: nn.Module, members: Sequence[Member], x: Tensor, y: Tensor) -> Classified:
+    """The average of the members' probabilities for every example; each member is placed once."""
+    total: Tensor | None = None
+    entropy = torch.zeros(len(x))
+    with evaluating(model):
+        for member in members:
+            with member():
+                parts = [model(part) for part in x.split(EXAMPLES_AT_ONCE)]
+            log_probs = torch.cat(parts).log_softmax(-1)
+            entropy += torch.special.entr(log_probs.exp()).sum(-1)
+            total = log_probs if total is None else torch.logaddexp(total, log_probs)
+    assert total is not None
+    count = len(members)
+    return Classified(total - math.log(count), entropy / count, y)
+
+
+def rotate(x: Tensor, degrees: float) -> Tensor:
+    """Pictures (N, 1, H, W) rotated about their centre; what comes in from outside is black."""
+    angle = math.radians(degrees)
+    matrix = torch.tensor(
+        [[math.cos(angle), -math.sin(angle), 0.0], [math.sin(angle), math.cos(angle), 0.0]]
+    )
+    grid = F.affine_grid(matrix.expand(len(x), 2, 3), list(x.shape), align_corners=False)
+    return F.grid_sample(x, grid, align_corners=False)

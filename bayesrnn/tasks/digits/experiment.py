@@ -1,0 +1,86 @@
+"""Digits as an experiment: `bayesrnn mnist`. Torch is loaded inside the functions only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bayesrnn.tasks.digits.config import DigitsConfig
+from bayesrnn.training.experiment import (
+    CompareOptions,
+    Comparison,
+    Prepared,
+    Progress,
+    ReportOptions,
+    Section,
+)
+
+if TYPE_CHECKING:
+    from bayesrnn.training.run import Run
+
+
+class DigitsExperiment:
+    """Train a classifier of handwritten digits, or resume its training."""
+
+    name = "mnist"
+    command = "mnist"
+    summary = "Train a classifier of handwritten digits, or resume its training."
+    run_name = "runs/DATA-NETWORK-METHOD-SEED"
+    config = DigitsConfig
+
+    def defaults(self, given: Mapping[str, str]) -> DigitsConfig:
+        return DigitsConfig.for_method(given.get("method", "bbb"))
+
+    def folder_name(self, config: DigitsConfig) -> str:
+        return f"{Path(config.data).resolve().name}-{config.network}-{config.method}-{config.seed}"
+
+    def prepare(self, config: DigitsConfig, resumed: Run | None) -> Prepared:
+        from bayesrnn.tasks.digits.data import load_digits
+        from bayesrnn.tasks.digits.task import DigitsTask, build_method
+
+        digits = load_digits(config.data, config.valid, white=config.white)
+        pixels = digits.train.x.shape[-1]
+        if config.pixels not in (0, pixels):
+            raise ValueError(
+                f"pixels = {config.pixels}, but the pictures of {config.data} have {pixels} a side."
+            )
+        config = replace(config, pixels=pixels)
+        return Prepared(config, DigitsTask(config, digits), build_method(config))
+
+    def progress_text(self, metrics: dict[str, Any]) -> str:
+        return f"{metrics['train_nats']:.4f} nats"
+
+    def epoch_line(self, metrics: dict[str, Any]) -> str:
+        line = f"epoch {metrics['epoch']:3d}  lr {metrics['lr']:.3g}"
+        line += f"  train {metrics['train_nats']:.4f} nats"
+        line += f"  valid {metrics['valid_nats']:.4f} nats, error {metrics['valid_error']:.2%}"
+        if metrics["kl_per_example"] is not None:
+            line += f"  KL {metrics['kl_per_example']:.3f} nats/example"
+        if metrics["kl_theta_per_example"]:
+            line += f"  sharpening {metrics['kl_theta_per_example']:.4f}"
+        return line
+
+    def goal_text(self, best: float) -> str:
+        return f"validation error {best:.2%}"
+
+    def compare(
+        self, runs: Sequence[Run], options: CompareOptions, progress: Progress
+    ) -> Comparison:
+        from bayesrnn.tasks.digits.comparison import compare, comparison, subjects
+
+        examined = subjects(runs, data=options.data, samples=options.samples)
+        return comparison(compare(examined, progress))
+
+    def report(
+        self, runs: Sequence[Run], options: ReportOptions, progress: Progress
+    ) -> list[Section]:
+        from bayesrnn.tasks.digits.comparison import subjects
+        from bayesrnn.tasks.digits.page import sections
+
+        how = {"data": options.data, "samples": options.samples, "seed": options.seed}
+        return sections(subjects(runs, **how), progress)
+
+
+EXPERIMENT = DigitsExperiment()

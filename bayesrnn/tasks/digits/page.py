@@ -1,0 +1,127 @@
+"""The report of runs on digits: the sections of its page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from bayesrnn.report import calibration
+from bayesrnn.report.figures import learning_curves
+from bayesrnn.report.html import picture, side_by_side, table
+from bayesrnn.report.weights import weights_html
+from bayesrnn.tasks.digits import figures
+from bayesrnn.tasks.digits.comparison import (
+    Subject,
+    calibration_of,
+    compare,
+    comparison,
+    epochs_of,
+    pruned_errors,
+    rotations,
+)
+from bayesrnn.training.experiment import Progress, Section
+
+
+def sections(subjects: Sequence[Subject], progress: Progress) -> list[Section]:
+    """Do the work, and write the sections of the page."""
+    found = comparison(compare(subjects, progress))
+    body = [
+        Section(
+            "comparison",
+            "Comparison",
+            "<p>Errors of the best epoch, at the weights at rest (a posterior&rsquo;s mean) and averaged "
+            f"over samples of the weights (MC).</p>{table(found.headings, found.cells)}",
+        ),
+        _learning(subjects),
+        _calibration(subjects, progress),
+        _rotation(subjects, progress),
+    ]
+    if pruned := _pruning(subjects, progress):
+        body.append(pruned)
+    for index, subject in enumerate(subjects):
+        if subject.method.posterior is not None:
+            progress(f"{subject.name}: information in the weights")
+            html = weights_html(subject.method.posterior, f"d{index}")
+            body.append(Section(f"posterior-{index}", f"The posterior of {subject.name}", html))
+    return body
+
+
+def _learning(subjects: Sequence[Subject]) -> Section:
+    lines = {subject.name: epochs_of(subject.run) for subject in subjects}
+    error = {"valid": "valid_error", "train": None, "label": "validation error (%)", "scale": 100.0}
+    energy = {"valid": "free_energy", "train": None, "label": "free energy (nats/example)"}
+    clock = {"x": "seconds", "x_label": "training time (s)"}
+    pictures = [
+        picture(learning_curves(lines, **error), "error", "Validation error by epoch"),
+        picture(
+            learning_curves(lines, **clock, **error),
+            "error-time",
+            "Validation error by seconds",
+        ),
+    ]
+    bayesian = {name: values for name, values in lines.items() if values and _has_kl(values)}
+    if bayesian:
+        pictures += [
+            picture(learning_curves(bayesian, **energy), "energy", "Free energy by epoch"),
+            picture(
+                learning_curves(bayesian, **clock, **energy),
+                "energy-time",
+                "Free energy by seconds",
+            ),
+        ]
+    note = (
+        "<p>The free energy is what training lowers: nats per training example, the KL&rsquo;s share, and "
+        "for sharpening its own.</p>"
+    )
+    return Section("learning", "Learning curves", note + side_by_side(pictures))
+
+
+def _has_kl(lines: list[dict[str, Any]]) -> bool:
+    return "free_energy" in lines[-1]
+
+
+def _calibration(subjects: Sequence[Subject], progress: Progress) -> Section:
+    rows = []
+    for subject in subjects:
+        progress(f"{subject.name}, calibration")
+        rows += calibration_of(subject)
+    return calibration.section(rows, "class")
+
+
+def _rotation(subjects: Sequence[Subject], progress: Progress) -> Section:
+    found = []
+    for subject in subjects:
+        progress(f"{subject.name}, rotated digits")
+        found += rotations(subject)
+    named = {f"{r.model}, {f'{r.samples} samples' if r.samples else 'at rest'}": r for r in found}
+    entropy = {name: r.entropy for name, r in named.items()}
+    error = {name: {a: 100 * e for a, e in r.error.items()} for name, r in named.items()}
+    note = (
+        "<p>Test digits turned around: the further, the less they look like anything learnt. A model that "
+        "knows what it does not know grows less sure as it grows worse.</p>"
+    )
+    pictures = [
+        picture(figures.by_angle(entropy, "mean entropy (nats)"), "turned", "Entropy by angle"),
+        picture(figures.by_angle(error, "error (%)"), "turned-error", "Error by angle"),
+    ]
+    disagreement = {name: r.mutual_information for name, r in named.items() if r.samples}
+    if disagreement:
+        drawn = figures.by_angle(disagreement, "mutual information (nats)")
+        pictures.append(picture(drawn, "turned-mi", "Mutual information by angle"))
+    return Section("rotation", "Rotated digits", note + side_by_side(pictures))
+
+
+def _pruning(subjects: Sequence[Subject], progress: Progress) -> Section | None:
+    curves = {}
+    for subject in subjects:
+        if (errors := pruned_errors(subject)) is not None:
+            progress(f"{subject.name}, pruning")
+            curves[subject.name] = errors
+    if not curves:
+        return None
+    drops = next(iter(curves.values()))
+    headings = ["run", *(f"{drop:.0%} dropped" for drop in drops)]
+    cells = [[name, *(f"{e:.2%}" for e in errors.values())] for name, errors in curves.items()]
+    figure = picture(figures.pruned_errors(curves), "pruned", "Test error by share dropped")
+    note = "<p>Test error with weights set to zero in the order of |&mu;|/&sigma;.</p>"
+    return Section("pruning", "Pruning", note + side_by_side([figure]) + table(headings, cells))

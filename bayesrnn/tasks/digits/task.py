@@ -1,0 +1,84 @@
+"""The class of a picture, in shuffled minibatches, and the model that is trained on it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+from torch.nn import functional as F
+
+from bayesrnn import init, methods
+from bayesrnn.data.minibatches import Minibatches
+from bayesrnn.methods import Method
+from bayesrnn.tasks.digits.config import DigitsConfig
+from bayesrnn.tasks.digits.data import CLASSES, Digits
+from bayesrnn.tasks.digits.evaluation import classify
+from bayesrnn.tasks.digits.models import LeNet, Perceptron
+from bayesrnn.training.experiment import Goal, Minibatch
+
+
+def build_method(config: DigitsConfig) -> Method:
+    """The classifier and method of a configuration, freshly initialised from its seed."""
+    generator = torch.Generator().manual_seed(config.seed)
+    spec = methods.method(config.method)
+    dropout = 0.0 if spec.dropout == "none" else config.dropout
+    size = config.pixels
+    if config.network == "lenet":
+        model = LeNet(size, CLASSES, config.hidden, dropout=dropout)
+    else:
+        model = Perceptron(size * size, CLASSES, config.hidden, config.layers, dropout=dropout)
+    init.fan_in_(model, generator=generator)
+    return spec.build(model, config, generator=generator)
+
+
+class DigitsTask:
+    """The class of a picture."""
+
+    item = "example"
+    goal = Goal("valid_error")
+
+    def __init__(self, config: DigitsConfig, digits: Digits) -> None:
+        self.minibatches = Minibatches(
+            digits.train.x,
+            digits.train.y,
+            batch_size=config.batch_size,
+            weighting=config.kl_weighting,  # pyright: ignore[reportArgumentType]
+            seed=config.seed,
+        )
+        self.valid = digits.valid
+        self.size = self.items = len(digits.train)
+        self.hopeless = 10 * math.log(CLASSES)
+
+    def __len__(self) -> int:
+        return len(self.minibatches)
+
+    def begin_epoch(self, epoch: int) -> None:
+        self.minibatches.begin(epoch)
+
+    def step(self, method: Method, index: int, generator: Generator) -> Minibatch:
+        minibatches, model = self.minibatches, method.model
+        x, y = minibatches[index]
+        kl_weight = minibatches.kl_weights[index]
+
+        def closure() -> Tensor:
+            return F.cross_entropy(model(x), y, reduction="sum") * minibatches.loss_scale
+
+        result = method.step(closure, kl_weight=kl_weight, generator=generator)
+        units = len(x) / minibatches.batch_size
+        return Minibatch(result.value.item(), units, len(x), kl_weight, result.metrics)
+
+    def carried(self) -> dict[str, Tensor]:
+        return {}
+
+    def carry(self, tensors: Mapping[str, Tensor]) -> None:
+        pass
+
+    def training_metrics(self, nats: float) -> dict[str, Any]:
+        return {"train_nats": nats}
+
+    def validate(self, method: Method) -> tuple[float, dict[str, float]]:
+        found = classify(method.model, method.resting(), self.valid.x, self.valid.y)
+        return found.nats, {"valid_error": found.error, "valid_nats": found.nats}

@@ -1,0 +1,1 @@
+"""Language models: the next word of a text."""

@@ -1,0 +1,139 @@
+"""The paper's Table 1 for a set of runs, with speed and size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any
+
+from bayesrnn.tasks.language.evaluation.perplexity import DYNAMIC_STEPS, perplexity
+from bayesrnn.tasks.language.trained import TrainedModel
+from bayesrnn.training.experiment import Comparison, Progress
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run's results; perplexities of the weights at rest, of the best epoch, unless said otherwise."""
+
+    run: str
+    method: str
+    preset: str
+    weights: int
+    trained: int
+    """Numbers that were trained: a posterior has two for each weight."""
+    epochs: int
+    words_per_second: float | None
+    train_at_end: float | None
+    """As measured while training, in the last epoch."""
+    valid_at_end: float | None
+    """After the last epoch: where it is above `valid`, the run has overfitted."""
+    results: dict[str, float | None]
+    """valid, test, and where asked for valid_samples, valid_bound, valid_dynamic, ..."""
+
+    def as_json(self) -> dict:
+        values = asdict(self)
+        return {**values, **values.pop("results")}
+
+
+def compare(
+    models: Sequence[TrainedModel],
+    *,
+    data: str | None = None,
+    samples: int = 0,
+    dynamic_lr: float | None = None,
+    streams: int = 1,
+    progress: Progress = lambda what: None,
+) -> list[Row]:
+    """Evaluate each model on the validation and test split of its data, as `evaluate` does."""
+    rows = []
+    for model in models:
+        ways = _ways(model, samples, dynamic_lr, streams)
+        results: dict[str, float | None] = {}
+        for split in ("valid", "test"):
+            tokens = model.tokens(split, data)
+            for suffix, options in ways.items():
+                progress(f"{model.name}: {split}{suffix.replace('_', ' ')}")
+                results[split + suffix] = perplexity(model.method, tokens, **options).value
+        rows.append(_row(model, results))
+    return rows
+
+
+def _ways(
+    model: TrainedModel, samples: int, dynamic_lr: float | None, streams: int
+) -> dict[str, dict[str, Any]]:
+    """Each way of predicting that is asked for and possible: its suffix, and what `perplexity` is told."""
+    config, method = model.config, model.method
+    ways: dict[str, dict[str, Any]] = {"": {"streams": streams}}
+    if samples and method.available([samples]):
+        ways["_samples"] = {"samples": samples, "streams": streams}
+    if method.sharpened is not None:
+        ways["_bound"] = {"sharpened": True, "streams": config.batch_size, "steps": config.unroll}
+    if dynamic_lr is not None:
+        adapting = {
+            "dynamic_lr": dynamic_lr,
+            "clip": config.clip,
+            "streams": 1,
+            "steps": DYNAMIC_STEPS,
+        }
+        ways["_dynamic"] = adapting
+        if "_bound" in ways:
+            ways["_bound_dynamic"] = {"sharpened": True, **adapting}
+    return ways
+
+
+def _row(model: TrainedModel, results: dict[str, float | None]) -> Row:
+    assert model.run is not None
+    epochs, timing = model.run.read_metrics("epoch"), model.run.read_timing()
+    speeds = [line["words"] / line["seconds"] for line in timing if line["seconds"] > 0]
+    return Row(
+        run=model.name,
+        method=model.config.method,
+        preset=model.config.preset,
+        weights=sum(weight.numel() for weight in model.method.weights().values()),
+        trained=sum(parameter.numel() for parameter in model.method.parameters()),
+        epochs=len(epochs),
+        words_per_second=median(speeds) if speeds else None,
+        train_at_end=epochs[-1]["train_perplexity"] if epochs else None,
+        valid_at_end=epochs[-1]["valid_perplexity"] if epochs else None,
+        results=results,
+    )
+
+
+def comparison(rows: Sequence[Row]) -> Comparison:
+    """The rows as a table, with only the columns that some run has."""
+    columns: list[tuple[str, Callable[[Row], str]]] = [
+        ("run", lambda r: r.run),
+        ("method", lambda r: r.method),
+        ("weights", lambda r: f"{r.weights:,}"),
+        ("trained", lambda r: f"{r.trained:,}"),
+        ("words/s", lambda r: "-" if r.words_per_second is None else f"{r.words_per_second:,.0f}"),
+        ("epochs", lambda r: str(r.epochs)),
+        ("train, end", lambda r: _number(r.train_at_end)),
+        ("val, end", lambda r: _number(r.valid_at_end)),
+    ]
+    for suffix, heading in _HEADINGS.items():
+        for split, short in [("valid", "val"), ("test", "test")]:
+            name, sign = split + suffix, "<= " if "bound" in suffix else ""
+            if any(name in row.results for row in rows):
+                columns.append(
+                    (f"{short}{heading}", lambda r, n=name, s=sign: _number(r.results.get(n), s))
+                )
+    return Comparison(
+        headings=[name for name, _ in columns],
+        cells=[[cell(row) for _, cell in columns] for row in rows],
+        rows=[row.as_json() for row in rows],
+    )
+
+
+_HEADINGS = {
+    "": "",
+    "_samples": " MC",
+    "_bound": " sharpened",
+    "_dynamic": " DE",
+    "_bound_dynamic": " sharpened DE",
+}
+
+
+def _number(value: float | None, sign: str = "") -> str:
+    return "-" if value is None else f"{sign}{value:.1f}"

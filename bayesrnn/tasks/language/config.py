@@ -1,0 +1,78 @@
+"""The settings of a language-model run, and the presets they start from."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any, ClassVar
+
+from bayesrnn import methods
+from bayesrnn.training.settings import Settings, check, check_choice
+
+PRESETS = ("tiny", "small", "medium", "large")
+
+
+@dataclass(frozen=True)
+class LanguageModelConfig(Settings):
+    """The hyper-parameters of a language-model run."""
+
+    data: str = "pydocs"
+    """Text to learn: pydocs, ptb, wikitext-2, or a folder or file."""
+    method: str = "bbb"
+    """Method of training: lstm, dropout, variational-dropout, sgld, bbb or sharpened."""
+    vocabulary: int = 0
+    """Largest number of words in the vocabulary; 0 for all (pydocs: 5000)."""
+    preset: str = "tiny"
+    """Preset that gives all other options their defaults: tiny, small, medium or large."""
+
+    # The model
+    hidden: int = 100
+    """Units of each LSTM layer and of the embedding."""
+    layers: int = 2
+    """Number of LSTM layers."""
+    tied: bool = False
+    """Share the weights of embedding and softmax."""
+    unroll: int = 35
+    """Time steps of truncated backpropagation."""
+    init: str = "uniform"
+    """Initial weights: uniform in +-init_scale, or fan-in (the authors' script)."""
+    init_scale: float = 0.1
+    """Bound of the uniform initial weights."""
+
+    # SGLD
+    sgld_prior_sigma: float = 1.0
+    """Standard deviation of sgld's normal prior."""
+    sgld_samples: int = 10
+    """Number of weight samples that sgld averages over: those of the latest epochs."""
+
+    TASK: ClassVar[str] = "language"
+    CHOICES: ClassVar[dict[str, tuple[str, ...]]] = {
+        **Settings.CHOICES,
+        "preset": PRESETS,
+        "init": ("uniform", "fan-in"),
+    }
+    AT_LEAST_1: ClassVar[tuple[str, ...]] = (
+        *Settings.AT_LEAST_1,
+        *("hidden", "layers", "unroll", "sgld_samples"),
+    )
+    ABOVE_0: ClassVar[tuple[str, ...]] = (*Settings.ABOVE_0, "init_scale", "sgld_prior_sigma")
+    AT_LEAST_0: ClassVar[tuple[str, ...]] = (*Settings.AT_LEAST_0, "vocabulary")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        enough = self.vocabulary == 0 or self.vocabulary >= 3
+        check("vocabulary", self.vocabulary, enough, "must be 0, for all words, or at least 3")
+
+
+def preset(name: str, method: str, **changes: Any) -> LanguageModelConfig:
+    """A preset's values for a method, with changes on top."""
+    check_choice("preset", name, PRESETS)
+    check_choice("method", method, methods.names(LanguageModelConfig.TASK))
+    file = resources.files("bayesrnn.tasks.language").joinpath("presets", f"{name}.toml")
+    values = tomllib.loads(file.read_text("utf-8"))
+    tables = {key: values.pop(key) for key in list(values) if isinstance(values[key], dict)}
+    own = tables.get(method, {})  # a method without a table has the values of all
+    return LanguageModelConfig.from_values(
+        {**values, **own, **changes, "preset": name, "method": method}, f"preset {name}"
+    )

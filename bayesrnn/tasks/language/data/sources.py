@@ -1,0 +1,44 @@
+"""From the word after --data to a source of text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from difflib import get_close_matches
+from pathlib import Path
+
+from bayesrnn.tasks.language.data.corpus import Source
+
+NAMED = ("pydocs", "ptb", "wikitext-2")
+
+
+def tokenizer(data: str) -> Callable[[str], list[str]]:
+    """How a source of text cuts a line into words; new text for its models is cut the same way."""
+    if data == "pydocs":
+        from bayesrnn.tasks.language.data.pydocs import words
+
+        return words
+    return str.split
+
+
+def find_source(data: str, cache: Path, option: str = "--data") -> Source:
+    """A source by name (pydocs, ptb, wikitext-2), or the text in a folder or file."""
+    if data == "pydocs":
+        from bayesrnn.tasks.language.data.pydocs import PyDocs
+
+        return PyDocs()
+    if data == "ptb":
+        from bayesrnn.tasks.language.data.ptb import penn_treebank
+
+        return penn_treebank(cache)
+    if data == "wikitext-2":
+        from bayesrnn.tasks.language.data.wikitext import wikitext2
+
+        return wikitext2(cache)
+    path = Path(data).expanduser()
+    if not path.exists():
+        near = get_close_matches(data, NAMED, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"use a path, or one of {', '.join(NAMED)}."
+        raise ValueError(f"{option} {data}: no such file or folder; {hint}")
+    from bayesrnn.tasks.language.data.text import text_files
+
+    return text_files(path)

@@ -1,0 +1,50 @@
+"""Text from a model: one word after the other, each drawn from what the model expects."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Generator
+
+from bayesrnn.methods import Method
+from bayesrnn.prediction import evaluating
+from bayesrnn.tasks.language.data.corpus import Vocabulary
+
+
+@torch.no_grad()
+def generate(
+    method: Method,
+    vocabulary: Vocabulary,
+    prompt: list[str],
+    *,
+    words: int,
+    temperature: float = 1.0,
+    top_k: int = 0,
+    sample_weights: bool = False,
+    seed: int = 0,
+) -> list[str]:
+    """`words` words after the prompt, at the mean weights or at one sample of them; never `<unk>`."""
+    if temperature <= 0:
+        raise ValueError(f"temperature = {temperature} must be above 0.")
+    if top_k < 0 or words < 1:
+        raise ValueError(f"top-k = {top_k} must be 0 or more, and words = {words} at least 1.")
+    members = method.members(1, seed) if sample_weights else method.resting()
+    generator = Generator().manual_seed(seed)
+    tokens = torch.tensor([vocabulary.end, *vocabulary.encode(prompt)])
+    written: list[str] = []
+    states: list[Any] = [None] * len(members)
+    with evaluating(method.model):
+        while len(written) < words:
+            probs = torch.zeros(len(vocabulary))
+            for index, member in enumerate(members):
+                with member():
+                    logits, states[index] = method.model(tokens[:, None], states[index])
+                probs += logits[-1, 0].softmax(-1)
+            scores = probs.log() / temperature
+            scores[vocabulary.unknown] = -torch.inf
+            if 0 < top_k < len(scores):
+                scores[scores < scores.topk(top_k).values[-1]] = -torch.inf
+            tokens = torch.multinomial(scores.softmax(-1), 1, generator=generator)
+            written.append(vocabulary.words[int(tokens)])
+    return written

@@ -1,0 +1,153 @@
+"""Scoring text word by word: every word once, the state carried, one pass for all weight samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bayesrnn.methods import Member, Method
+from bayesrnn.prediction import evaluating
+from bayesrnn.sharpened import Sharpened
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A stretch of text for N streams: `y` is scored wherever `counted`; x and y are (T, N)."""
+
+    x: Tensor
+    y: Tensor
+    counted: Tensor
+
+
+@dataclass(frozen=True)
+class WordScores:
+    """What a model said of the words of a segment, each (T, N), in nats."""
+
+    log_probs: Tensor
+    kl_theta: float = 0.0
+    """What sharpening on the segment costs, in nats for the whole of it; makes the score a bound."""
+
+
+class Scorer(Protocol):
+    """Scores consecutive segments of a text, carrying its own state from one to the next."""
+
+    def score(self, segment: Segment) -> WordScores: ...
+
+
+def segments(tokens: Tensor, *, streams: int, steps: int) -> Iterator[Segment]:
+    """A text (its first token is context only) as consecutive segments that cover each word once.
+
+    Each stream is a contiguous stretch of the text; the last may be shorter and is then padded.
+    """
+    words = len(tokens) - 1
+    if words < 1:
+        raise ValueError("there is no word to score.")
+    streams = min(streams, words)
+    length = -(-words // streams)
+    starts = torch.arange(streams) * length
+    for begin in range(0, length, steps):
+        time = torch.arange(begin, min(begin + steps, length))
+        place = time[:, None] + starts  # (T, N)
+        counted = place < words
+        place = place.clamp_max(words - 1)
+        yield Segment(tokens[place].long(), tokens[place + 1].long(), counted)
+
+
+class Ensemble:
+    """Averages the probabilities of an ensemble of weights, each member with its own state."""
+
+    def __init__(self, model: nn.Module, members: list[Member]) -> None:
+        self.model = model
+        self.members = members
+        self.states: list[Any] = [None] * len(self.members)
+
+    def score(self, segment: Segment) -> WordScores:
+        return self.score_all([segment])[0]
+
+    @torch.no_grad()
+    def score_all(self, group: Sequence[Segment]) -> list[WordScores]:
+        """Consecutive segments; each member's weights are put in the model once for all of them."""
+        totals = [torch.full(segment.y.shape, -math.inf) for segment in group]
+        with evaluating(self.model):
+            for index, member in enumerate(self.members):
+                with member():
+                    for place, segment in enumerate(group):
+                        logits, self.states[index] = self.model(segment.x, self.states[index])
+                        nats = _nats(logits, segment.y).view(segment.y.shape)
+                        totals[place] = torch.logaddexp(totals[place].to(nats.device), -nats)
+        return [WordScores(total - math.log(len(self.members))) for total in totals]
+
+
+class SharpenedBound:
+    """Scores each segment with the posterior sharpened on that same segment: a bound, by kl_theta."""
+
+    def __init__(self, sharpened: Sharpened, seed: int) -> None:
+        self.sharpened = sharpened
+        self.generator = torch.Generator(sharpened.kappa.device).manual_seed(seed)
+        self.state: Any = None
+
+    def score(self, segment: Segment) -> WordScores:
+        model = self.sharpened.posterior.model
+
+        def closure():
+            logits, state = model(segment.x, self.state)
+            nats = _nats(logits, segment.y)
+            total = (nats * segment.counted.flatten()).sum() * self.sharpened.loss_scale
+            return total, nats, state
+
+        with evaluating(model):
+            bound = self.sharpened.bound(closure, generator=self.generator)
+        _, nats, self.state = bound.value
+        return WordScores(-nats.view(segment.y.shape), kl_theta=bound.kl_theta.item())
+
+
+class Dynamic:
+    """Dynamic evaluation: after a segment is scored, one SGD step on it (Mikolov et al., 2010).
+
+    The step is taken on the weights at rest, the posterior's means; a scorer that samples then samples
+    around the moved means. `restore` puts the weights back.
+    """
+
+    def __init__(self, method: Method, scorer: Scorer, *, lr: float, clip: float) -> None:
+        self.model = method.model
+        self.weights = list(method.weights().values())
+        self.scorer = scorer
+        self.lr = lr
+        self.clip = clip
+        self.state: Any = None
+        self._before = [weight.detach().clone() for weight in self.weights]
+
+    def score(self, segment: Segment) -> WordScores:
+        scores = self.scorer.score(segment)
+        self._adapt(segment)
+        return scores
+
+    def _adapt(self, segment: Segment) -> None:
+        # cuDNN's RNNs cannot go backward in evaluation mode.
+        with evaluating(self.model), torch.backends.cudnn.flags(enabled=False), torch.enable_grad():
+            logits, state = self.model(segment.x, self.state)
+            nats = _nats(logits, segment.y)
+            loss = (nats * segment.counted.flatten()).sum() / segment.x.shape[1]
+            grads = torch.autograd.grad(loss, self.weights)
+        self.state = tuple(s.detach() for s in state)
+        gradient_norm = torch.stack([grad.norm() for grad in grads]).norm().item()
+        step = self.lr * min(1.0, self.clip / (gradient_norm + 1e-6))
+        with torch.no_grad():
+            for weight, grad in zip(self.weights, grads, strict=True):
+                weight.sub_(grad, alpha=step)
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        for weight, before in zip(self.weights, self._before, strict=True):
+            weight.copy_(before)
+
+
+def _nats(logits: Tensor, y: Tensor) -> Tensor:
+    """-log p(y) of each word, as one row."""
+    return F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none")

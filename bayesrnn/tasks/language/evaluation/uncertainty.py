@@ -1,0 +1,212 @@
+"""Does a model know when text is not its own? The paper's entropy gap [F17, sec. 5.1], and more of its kind.
+
+A text is spoilt (reversed, shuffled, mixed with other words) or replaced by another domain's; a model that
+knows what it does not know has a higher entropy there, and its windows of words can be told apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor
+
+from bayesrnn.tasks.language.evaluation.beliefs import LanguageModel, beliefs
+
+SIGNALS = ("entropy", "mutual_information", "surprise")
+"""What a window of words can be judged by; surprise is -log p of the words that came."""
+
+
+MOST_WINDOW = 100
+"""Words; the distributions of a whole window are held at once, for each stream."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text to be judged; the first token is context only."""
+
+    name: str
+    tokens: Tensor
+
+
+@dataclass(frozen=True)
+class Uncertainty:
+    """How sure a model was of a text, in nats per word, and of each window of its words."""
+
+    words: int
+    entropy: float
+    mutual_information: float
+    surprise: float
+    windows: Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A text against the true one, under one model: differences in nats per word, and AUROC by signal.
+
+    AUROC is the probability that a window of the other text has the higher value: 0.5 for a model that
+    cannot tell, 1 for one that always can.
+    """
+
+    model: str
+    samples: int
+    """0 for the weights at rest."""
+    text: str
+    words: int
+    entropy: float
+    """Of this text, not the gap."""
+    entropy_gap: float
+    mutual_information_gap: float
+    surprise_gap: float
+    auroc: Mapping[str, float]
+
+    def as_json(self) -> dict:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A model that enters the benchmark: one language model, or samples to average over."""
+
+    name: str
+    models: Sequence[LanguageModel]
+    counts: Sequence[int] = ()
+    """Averages of how many samples to measure; none for all of them, as one model at rest."""
+
+
+def reverse(tokens: Tensor) -> Tensor:
+    """The last word first. A text begins and ends with `<eos>`, and so does its reverse."""
+    return tokens.flip(0)
+
+
+def shuffle(tokens: Tensor, seed: int = 0) -> Tensor:
+    """The same words in a random order."""
+    order = torch.randperm(len(tokens) - 1, generator=torch.Generator().manual_seed(seed))
+    return torch.cat([tokens[:1], tokens[1:][order]])
+
+
+def add_noise(tokens: Tensor, rate: float, seed: int = 0) -> Tensor:
+    """Each word replaced with probability `rate` by a word from anywhere in the text."""
+    if not 0 <= rate <= 1:
+        raise ValueError(f"noise = {rate} must lie between 0 and 1: the share of words replaced.")
+    generator = torch.Generator().manual_seed(seed)
+    words = tokens[1:]
+    hit = torch.rand(len(words), generator=generator) < rate
+    others = words[torch.randint(len(words), (len(words),), generator=generator)]
+    return torch.cat([tokens[:1], torch.where(hit, others, words)])
+
+
+def benchmark(
+    contenders: Sequence[Contender],
+    true: Text,
+    others: Sequence[Text],
+    vocabulary: int,
+    *,
+    window: int = 10,
+    streams: int = 20,
+    progress: Callable[[str, str, int], None] = lambda model, text, words: None,
+) -> list[Gap]:
+    """Every contender's gap on every other text, for each of its numbers of samples."""
+    results = []
+    for contender in contenders:
+
+        def judge(text: Text, contender: Contender = contender) -> dict[int, Uncertainty]:
+            return measure(
+                contender.models,
+                text.tokens,
+                vocabulary,
+                counts=contender.counts or None,
+                window=window,
+                streams=streams,
+                progress=lambda words: progress(contender.name, text.name, words),
+            )
+
+        own = judge(true)
+        for text in others:
+            for count, other in judge(text).items():
+                samples = count if contender.counts else 0
+                results.append(_gap(contender.name, samples, text.name, own[count], other))
+    return results
+
+
+def measure(
+    models: Sequence[LanguageModel],
+    tokens: Tensor,
+    vocabulary: int,
+    *,
+    counts: Sequence[int] | None = None,
+    window: int = 10,
+    streams: int = 20,
+    progress: Callable[[int], None] = lambda words: None,
+) -> dict[int, Uncertainty]:
+    """The uncertainty of the average of the first 1, 2, 5, ... models, from one pass over the text."""
+    check_window(window, len(tokens) - 1)
+    if streams < 1:
+        raise ValueError(f"streams = {streams} must be at least 1.")
+    streams = min(streams, (len(tokens) - 1) // window)  # each has a window at least
+    sums: dict[int, dict[str, float]] = {}
+    windows: dict[int, dict[str, list[Tensor]]] = {}
+    words = 0
+    passes = beliefs(models, tokens, vocabulary, counts=counts, streams=streams, window=window)
+    for segment, found in passes:
+        count = int(segment.counted.sum())
+        for samples, belief in found.items():
+            total = sums.setdefault(samples, dict.fromkeys(SIGNALS, 0.0))
+            kept = windows.setdefault(samples, {signal: [] for signal in SIGNALS})
+            values = (belief.entropy, belief.mutual_information, -belief.log_prob)
+            for signal, value in zip(SIGNALS, values, strict=True):
+                total[signal] += value[segment.counted].double().sum().item()
+                kept[signal].append(_window_means(value, segment.counted, window))
+        words += count
+        progress(count)
+    return {
+        samples: Uncertainty(
+            words=words,
+            **{signal: total / words for signal, total in sums[samples].items()},
+            windows={signal: torch.cat(parts) for signal, parts in windows[samples].items()},
+        )
+        for samples in sums
+    }
+
+
+def check_window(window: int, words: int) -> None:
+    """Raise unless a text of so many words has a window."""
+    if not 1 <= window <= MOST_WINDOW:
+        raise ValueError(f"window = {window} must lie between 1 and {MOST_WINDOW} words.")
+    if words < window:
+        raise ValueError(f"window = {window} is longer than a text of {words} words.")
+
+
+def auroc(inside: Tensor, outside: Tensor) -> float:
+    """The probability that a value from outside is above one from inside, ties counting half."""
+    from torchmetrics.functional.classification import binary_auroc
+
+    values = torch.cat([inside, outside])
+    _, ranks = values.unique(
+        return_inverse=True
+    )  # torchmetrics wants [0, 1], and squashes the rest
+    is_outside = torch.cat([torch.zeros(len(inside)), torch.ones(len(outside))]).long()
+    return binary_auroc(ranks.double() / max(int(ranks.max()), 1), is_outside).item()
+
+
+def _window_means(value: Tensor, counted: Tensor, window: int) -> Tensor:
+    """The mean of each `window` consecutive words of each stream; what is left over is left out."""
+    whole = len(value) // window * window
+    shape = (-1, window, value.shape[1])
+    complete = counted[:whole].view(shape).all(1)
+    return value[:whole].view(shape).mean(1)[complete]
+
+
+def _gap(model: str, samples: int, text: str, own: Uncertainty, other: Uncertainty) -> Gap:
+    return Gap(
+        model=model,
+        samples=samples,
+        text=text,
+        words=other.words,
+        entropy=other.entropy,
+        entropy_gap=other.entropy - own.entropy,
+        mutual_information_gap=other.mutual_information - own.mutual_information,
+        surprise_gap=other.surprise - own.surprise,
+        auroc={signal: auroc(own.windows[signal], other.windows[signal]) for signal in SIGNALS},
+    )

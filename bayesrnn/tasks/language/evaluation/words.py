@@ -1,0 +1,71 @@
+"""A text word by word: how likely each was, how open the question, how much the samples disagreed."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from bayesrnn.methods import Method
+from bayesrnn.tasks.language.data.corpus import END, Vocabulary
+from bayesrnn.tasks.language.evaluation.beliefs import beliefs, models_of
+
+
+@dataclass(frozen=True)
+class ScoredWord:
+    """A word and what the model thought in its place, in nats."""
+
+    word: str
+    unknown: bool
+    """Whether it is not in the vocabulary: it is then scored as `<unk>`."""
+    probability: float
+    surprise: float
+    """-log probability."""
+    entropy: float
+    mutual_information: float
+
+    def as_json(self) -> dict:
+        return asdict(self)
+
+
+def read_words(path: Path, tokenize: Callable[[str], list[str]]) -> list[list[str]]:
+    """The lines of a file, or of standard input for "-", as words."""
+    if str(path) != "-" and not path.is_file():
+        raise ValueError(f"{path}: no such file.")
+    raw = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+    try:
+        lines = [tokenize(line) for line in raw.decode("utf-8").splitlines()]
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 ({error.reason} at byte {error.start}).") from None
+    lines = [line for line in lines if line]
+    if not lines:
+        raise ValueError(f"{path} has no words.")
+    return lines
+
+
+def score_words(
+    method: Method, vocabulary: Vocabulary, lines: list[list[str]], *, samples: int, seed: int
+) -> Iterator[ScoredWord]:
+    """Every word and line end, in order, each scored after all that stand before it."""
+    words = [word for line in lines for word in [*line, END]]
+    if all(word not in vocabulary.index for line in lines for word in line):
+        raise ValueError(
+            "not one word of the text is in the run's vocabulary; is it the same language?"
+        )
+    tokens = torch.tensor([vocabulary.end, *vocabulary.encode(words)])
+    position = 0
+    models = models_of(method, samples, seed)
+    for _, found in beliefs(models, tokens, len(vocabulary)):
+        belief = found[len(models)]
+        columns = (belief.log_prob, belief.entropy, belief.mutual_information)
+        for log_prob, entropy, information in zip(
+            *(c[:, 0].tolist() for c in columns), strict=True
+        ):
+            word = words[position]
+            known = word in vocabulary.index
+            yield ScoredWord(word, not known, math.exp(log_prob), -log_prob, entropy, information)
+            position += 1

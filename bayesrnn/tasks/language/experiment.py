@@ -1,0 +1,118 @@
+"""Language models as an experiment: `bayesrnn train`. Torch is loaded inside the functions only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bayesrnn.tasks.language.config import LanguageModelConfig, preset
+from bayesrnn.training.experiment import (
+    CompareOptions,
+    Comparison,
+    Prepared,
+    Progress,
+    ReportOptions,
+    Section,
+)
+
+if TYPE_CHECKING:
+    from bayesrnn.tasks.language.data.corpus import Corpus
+    from bayesrnn.training.run import Run
+
+
+class LanguageExperiment:
+    """Train a language model on text, or resume its training."""
+
+    name = "language"
+    command = "train"
+    summary = "Train a language model on text, or resume its training."
+    run_name = "runs/DATA-PRESET-METHOD-SEED"
+    config = LanguageModelConfig
+
+    def defaults(self, given: Mapping[str, str]) -> LanguageModelConfig:
+        return preset(given.get("preset", "tiny"), given.get("method", "bbb"))
+
+    def folder_name(self, config: LanguageModelConfig) -> str:
+        return f"{Path(config.data).resolve().name}-{config.preset}-{config.method}-{config.seed}"
+
+    def prepare(self, config: LanguageModelConfig, resumed: Run | None) -> Prepared:
+        from bayesrnn.data.download import cache_folder
+        from bayesrnn.tasks.language.data.corpus import encode_corpus, load_corpus
+        from bayesrnn.tasks.language.data.sources import find_source
+        from bayesrnn.tasks.language.task import LanguageTask, build_method
+        from bayesrnn.tasks.language.trained import VOCABULARY, read_vocabulary
+
+        cache = cache_folder()
+        source = find_source(config.data, cache)
+        if resumed:
+            corpus = encode_corpus(source, read_vocabulary(resumed), cache)
+        else:
+            corpus = load_corpus(source, _vocabulary_size(config), cache)
+            _check_long_enough(config, corpus)
+        return Prepared(
+            config,
+            LanguageTask(config, corpus),
+            build_method(config, len(corpus.vocabulary)),
+            {VOCABULARY: corpus.vocabulary.text()},
+        )
+
+    def progress_text(self, metrics: dict[str, Any]) -> str:
+        return f"perplexity {metrics['train_perplexity']:7.1f}"
+
+    def epoch_line(self, metrics: dict[str, Any]) -> str:
+        line = f"epoch {metrics['epoch']:3d}  lr {metrics['lr']:.3g}"
+        line += (
+            f"  train {metrics['train_perplexity']:8.2f}  valid {metrics['valid_perplexity']:8.2f}"
+        )
+        if metrics["kl_per_word"] is not None:
+            line += f"  KL {metrics['kl_per_word']:.3f} nats/word"
+        if metrics["kl_theta_per_word"]:
+            line += f"  sharpening {metrics['kl_theta_per_word']:.4f} nats/word"
+        return line
+
+    def goal_text(self, best: float) -> str:
+        return f"validation perplexity {best:.2f}"
+
+    def compare(
+        self, runs: Sequence[Run], options: CompareOptions, progress: Progress
+    ) -> Comparison:
+        from bayesrnn.tasks.language.comparison import compare, comparison
+        from bayesrnn.tasks.language.trained import trained_models
+
+        models = trained_models(runs)
+        return comparison(
+            compare(
+                models,
+                data=options.data,
+                samples=options.samples,
+                dynamic_lr=options.lr if options.dynamic else None,
+                progress=progress,
+            )
+        )
+
+    def report(
+        self, runs: Sequence[Run], options: ReportOptions, progress: Progress
+    ) -> list[Section]:
+        from bayesrnn.tasks.language.page import sections
+        from bayesrnn.tasks.language.trained import trained_models
+
+        return sections(trained_models(runs), options, progress)
+
+
+def _vocabulary_size(config: LanguageModelConfig) -> int | None:
+    if config.vocabulary:
+        return config.vocabulary
+    return 5000 if config.data == "pydocs" else None
+
+
+def _check_long_enough(config: LanguageModelConfig, corpus: Corpus) -> None:
+    words = len(corpus.train) - 1
+    if words < 2 * config.batch_size:
+        raise ValueError(
+            f"{config.data} has {words} training words, too few for {config.batch_size} streams; "
+            "give more text, or lower --batch-size."
+        )
+
+
+EXPERIMENT = LanguageExperiment()

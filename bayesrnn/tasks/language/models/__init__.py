@@ -1,0 +1,1 @@
+"""Language models, which know nothing of the methods that train them."""

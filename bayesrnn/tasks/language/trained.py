@@ -1,0 +1,120 @@
+"""Trained language models to be examined: from run folders, or from files that were exported from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+from torch import Tensor
+
+from bayesrnn.data.download import cache_folder
+from bayesrnn.methods import Method
+from bayesrnn.tasks.language.config import LanguageModelConfig
+from bayesrnn.tasks.language.data.corpus import Vocabulary, load_split
+from bayesrnn.tasks.language.data.sources import find_source
+from bayesrnn.tasks.language.exported import Exported
+from bayesrnn.tasks.language.task import build_method
+from bayesrnn.training.experiment import experiment, open_run
+from bayesrnn.training.run import Run, labels
+
+VOCABULARY = "vocabulary.txt"
+"""A run's vocabulary: one word a line, in the order of their numbers."""
+
+Texts = dict[tuple[str, str, Vocabulary], Tensor]
+"""What was read already: the tokens of a text and split in the numbers of a vocabulary."""
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A language model and its texts. Weights and texts are loaded when first asked for, and once."""
+
+    name: str
+    path: Path
+    config: LanguageModelConfig
+    vocabulary: Vocabulary
+    load: Callable[[], Method]
+    run: Run | None = None
+    """None for an exported file."""
+    texts: Texts = field(default_factory=dict)
+
+    @cached_property
+    def method(self) -> Method:
+        return self.load()
+
+    def tokens(self, split: str, data: str | None = None, *, option: str = "--data") -> Tensor:
+        """A split of the text that the model learnt from, or of another, of which it must know a word."""
+        name = data or self.config.data
+        tokens = self.any_tokens(split, name, option=option)
+        if self.share_known(tokens) == 0:
+            raise ValueError(f"{self.path} knows not one word of {name}; is it the same language?")
+        return tokens
+
+    def any_tokens(self, split: str, data: str, *, option: str = "--data") -> Tensor:
+        """A split of a text, whether or not the model knows its words."""
+        key = (data, split, self.vocabulary)
+        if key not in self.texts:
+            cache = cache_folder()
+            source = find_source(data, cache, option)
+            self.texts[key] = load_split(source, split, self.vocabulary, cache)
+        return self.texts[key]
+
+    def share_known(self, tokens: Tensor) -> float:
+        """The share of words that are in the vocabulary."""
+        words = tokens[tokens != self.vocabulary.end]
+        known = words != self.vocabulary.unknown
+        return known.double().mean().item() if len(words) else 0.0
+
+
+def trained_models(runs: Sequence[Run]) -> list[TrainedModel]:
+    """The models of some runs, told apart by name; they share the texts that they have in common."""
+    texts: Texts = {}
+    return [_of_run(run, label, texts) for run, label in zip(runs, labels(runs), strict=True)]
+
+
+def open_trained(*paths: Path) -> list[TrainedModel]:
+    """The models in run folders, or in files that were exported from one."""
+    texts: Texts = {}
+    found = []
+    for path in paths:
+        if path.is_file():
+            exported = Exported.open(path)
+            name, config, vocabulary = path.name, exported.config, exported.vocabulary
+            found.append(
+                TrainedModel(name, path, config, vocabulary, exported.load_method, texts=texts)
+            )
+        else:
+            run = open_language_run(path)
+            found.append(_of_run(run, run.name, texts))
+    names = [model.name for model in found]
+    return [
+        model if names.count(model.name) == 1 else replace(model, name=str(model.path))
+        for model in found
+    ]
+
+
+def open_folder(path: Path) -> TrainedModel:
+    """The model in a run folder, where an exported file will not do."""
+    if path.is_file():
+        raise ValueError(f"{path} is a file; this needs the folder of a run.")
+    return open_trained(path)[0]
+
+
+def open_language_run(folder: Path) -> Run:
+    """A run of a language model."""
+    return open_run(folder, experiment(LanguageModelConfig.TASK))
+
+
+def read_vocabulary(run: Run) -> Vocabulary:
+    return Vocabulary.read(run.folder / VOCABULARY)
+
+
+def _of_run(run: Run, name: str, texts: Texts) -> TrainedModel:
+    config, vocabulary = run.config, read_vocabulary(run)
+    assert isinstance(config, LanguageModelConfig)
+
+    def load() -> Method:
+        return run.load_weights(build_method(config, len(vocabulary)))
+
+    return TrainedModel(name, run.folder, config, vocabulary, load, run, texts)

@@ -1,0 +1,169 @@
+"""The uncertainty and calibration of a set of trained language models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from bayesrnn.report.calibration import CalibrationRow
+from bayesrnn.report.table import text_table
+from bayesrnn.tasks.language.evaluation.beliefs import models_of
+from bayesrnn.tasks.language.evaluation.calibration import calibration
+from bayesrnn.tasks.language.evaluation.uncertainty import (
+    Contender,
+    Gap,
+    Text,
+    add_noise,
+    benchmark,
+    reverse,
+    shuffle,
+)
+from bayesrnn.tasks.language.trained import TrainedModel
+
+NOISE = (0.05, 0.1, 0.2, 0.5)
+WordProgress = Callable[[str, int], None]
+"""Is told what is being done, and how many words of it were done since the last time."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A trained model, and the text that it is examined on."""
+
+    trained: TrainedModel
+    tokens: Tensor
+
+    @property
+    def name(self) -> str:
+        return self.trained.name
+
+    @property
+    def vocabulary(self) -> int:
+        return len(self.trained.vocabulary)
+
+
+def subjects(
+    models: Sequence[TrainedModel], *, split: str, data: str | None, words: int
+) -> list[Subject]:
+    """Each model with its split of its text, or of `data`; `words` of it, or all with 0."""
+    if words < 0:
+        raise ValueError(f"words = {words} must be 0, for all, or more.")
+    return [
+        Subject(model, model.tokens(split, data)[: words + 1 if words else None])
+        for model in models
+    ]
+
+
+def check_counts(samples: Sequence[int]) -> None:
+    for count in samples:
+        if count < 1:
+            raise ValueError(f"samples = {count} must be at least 1; the mean is always measured.")
+
+
+def spoilt_texts(
+    subject: Subject,
+    *,
+    split: str = "test",
+    other: str | None = None,
+    noise: Sequence[float] = NOISE,
+    seed: int = 0,
+) -> list[Text]:
+    """The subject's text reversed, shuffled and with noise, and another domain's text, no longer than it.
+
+    Without `other` that is pydocs, if the run learnt from something else but knows most of its words.
+    """
+    tokens, trained = subject.tokens, subject.trained
+    texts = [Text("reversed", reverse(tokens)), Text("shuffled", shuffle(tokens, seed))]
+    if other is not None:
+        foreign = trained.tokens(split, other, option="--other")
+        texts.append(Text(Path(other).name, foreign[: len(tokens)]))
+    elif trained.config.data != "pydocs":
+        foreign = trained.any_tokens(split, "pydocs")
+        if trained.share_known(foreign) > 0.5:
+            texts.append(Text("pydocs", foreign[: len(tokens)]))
+    texts += [Text(f"noise {rate:.0%}", add_noise(tokens, rate, seed)) for rate in noise]
+    return texts
+
+
+def study_uncertainty(
+    subject: Subject,
+    texts: Sequence[Text],
+    samples: Sequence[int],
+    *,
+    window: int = 10,
+    streams: int = 20,
+    seed: int = 0,
+    progress: WordProgress = lambda what, words: None,
+) -> list[Gap]:
+    """The gaps of a model at rest, and for each number of samples."""
+    method = subject.trained.method
+    contenders = [Contender(subject.name, models_of(method))]
+    counts = method.available(samples)
+    if counts:
+        contenders.append(Contender(subject.name, models_of(method, max(counts), seed), counts))
+    return benchmark(
+        contenders,
+        Text("true", subject.tokens),
+        texts,
+        subject.vocabulary,
+        window=window,
+        streams=streams,
+        progress=lambda _, text, words: progress(f"{subject.name}, {text}", words),
+    )
+
+
+def passes(subject: Subject, texts: Sequence[Text], samples: Sequence[int]) -> int:
+    """How many words `study_uncertainty` will report to its progress."""
+    ways = 2 if subject.trained.method.available(samples) else 1
+    return ways * sum(len(text.tokens) - 1 for text in [Text("true", subject.tokens), *texts])
+
+
+def gap_table(gaps: Sequence[Gap]) -> tuple[list[str], list[list[str]]]:
+    """Headings, and a row for each text, model and number of samples."""
+    headings = ["text", "run", "samples", "entropy", "gap", "MI gap", "AUROC H", "MI", "-log p"]
+    cells = [
+        [
+            gap.text,
+            gap.model,
+            str(gap.samples) if gap.samples else "rest",
+            f"{gap.entropy:.3f}",
+            f"{gap.entropy_gap:+.3f}",
+            f"{gap.mutual_information_gap:+.4f}",
+            *(f"{value:.3f}" for value in gap.auroc.values()),
+        ]
+        for gap in gaps
+    ]
+    return headings, cells
+
+
+def render_gaps(gaps: Sequence[Gap]) -> str:
+    return text_table(*gap_table(gaps))
+
+
+def study_calibration(
+    subject: Subject,
+    samples: int,
+    *,
+    streams: int = 20,
+    seed: int = 0,
+    progress: WordProgress = lambda what, words: None,
+) -> list[CalibrationRow]:
+    """Of a model at rest, and averaged over `samples` if it can be sampled."""
+    method = subject.trained.method
+    ways = [0, *(method.available([samples]) if samples else [])]
+    return [
+        CalibrationRow(
+            subject.name,
+            count,
+            calibration(
+                models_of(method, count, seed),
+                subject.tokens,
+                subject.vocabulary,
+                streams=streams,
+                progress=lambda words: progress(f"{subject.name}, calibration", words),
+            ),
+        )
+        for count in ways
+    ]

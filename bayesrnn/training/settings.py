@@ -1,0 +1,196 @@
+"""The settings that runs of every experiment share, and their file."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import asdict, dataclass, fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from bayesrnn import methods
+
+FORMAT = 1
+
+FIRST_TASK = "language"
+"""The experiment of a config.toml that names none: there was only this one at first."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The hyper-parameters of every run. Losses and KL are in nats."""
+
+    data: str = ""
+    """Where the data are."""
+    method: str = "bbb"
+    """How the weights are learnt."""
+    seed: int = 0
+    """Random seed."""
+
+    # The optimisation
+    epochs: int = 10
+    """Passes over the training data."""
+    batch_size: int = 20
+    """Examples, or parallel streams of text, in a minibatch."""
+    lr: float = 1.0
+    """Learning rate, for a loss averaged over the minibatch and summed over time."""
+    lr_decay: float = 1.0
+    """Factor on the learning rate in each epoch after lr_hold."""
+    lr_hold: int = 1000
+    """Epochs at the full learning rate."""
+    optimizer: str = "sgd"
+    """Optimiser: sgd or adam. Adam moves sigma as fast as mu."""
+    clip: float = 5.0
+    """Gradient clipping: the largest gradient norm, over all trained parameters."""
+    average: float = 0.0
+    """Predict with the average of the weights over this share of the steps so far; 0 for the last weights."""
+    patience: int = 0
+    """Stop after this many epochs without a better validation result; 0 to never stop early."""
+    dropout: float = 0.0
+    """Dropout rate, for the dropout methods."""
+
+    # The posterior: bbb and sharpened
+    prior: str = "mixture"
+    """Prior of the weights: mixture, row-mixture, normal (with sigma1) or empirical."""
+    pi: float = 0.25
+    """Share of the prior's wide component."""
+    log_sigma1: float = -1.0
+    """Log standard deviation of the prior's wide component."""
+    log_sigma2: float = -7.0
+    """Log standard deviation of the prior's narrow component."""
+    sigma_init: float = 0.02
+    """Initial sigma of the posterior; 0 for the authors' rule, a share of the prior's width."""
+    kl_gradient: str = "expected"
+    """Gradient of the KL: sampled, as in the paper, or expected, which has less noise."""
+
+    rho_lr: float = 1.0
+    """Factor on the learning rate of rho, which decides sigma; above 1, steps are at most 0.1."""
+    sigma_temperature: float = 1.0
+    """Factor on the KL in sigma's gradient; with anything but 1 the loss is no bound."""
+
+    # Sharpening
+    sigma0: float = 0.02
+    """Standard deviation of the sharpened posterior."""
+    kappa_init: float = 0.5
+    """Initial step size of sharpening; 1 is the first-order optimum."""
+    exact: bool = False
+    """Differentiate through the sharpening gradient too."""
+
+    TASK: ClassVar[str] = ""
+    """The experiment that these settings belong to."""
+    CHOICES: ClassVar[dict[str, tuple[str, ...]]] = {
+        "prior": ("mixture", "row-mixture", "normal", "empirical"),
+        "kl_gradient": ("sampled", "expected"),
+        "optimizer": ("sgd", "adam"),
+    }
+    AT_LEAST_1: ClassVar[tuple[str, ...]] = ("epochs", "batch_size")
+    ABOVE_0: ClassVar[tuple[str, ...]] = ("lr", "lr_decay", "clip", "sigma0", "rho_lr")
+    AT_LEAST_0: ClassVar[tuple[str, ...]] = ("sigma_init", "patience", "sigma_temperature")
+    BEFORE: ClassVar[dict[str, Any]] = {"kl_gradient": "sampled"}
+    """The values that runs had before their files stored them, where the default is now another."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            _check_type(field.name, getattr(self, field.name), str(field.type))
+        for name, choices in {"method": methods.names(self.TASK), **self.CHOICES}.items():
+            check_choice(name, getattr(self, name), choices)
+        for name in self.AT_LEAST_1:
+            check(name, getattr(self, name), getattr(self, name) >= 1, "must be at least 1")
+        for name in self.ABOVE_0:
+            check(name, getattr(self, name), getattr(self, name) > 0, "must be above 0")
+        for name in self.AT_LEAST_0:
+            check(name, getattr(self, name), getattr(self, name) >= 0, "must be 0 or more")
+        check("dropout", self.dropout, 0 <= self.dropout < 1, "must be at least 0 and below 1")
+        check("average", self.average, 0 <= self.average <= 1, "must lie between 0 and 1")
+        averages = methods.method(self.method).averages_weights or self.average == 0
+        rule = f"must be 0 for {self.method}, which averages predictions over its weight samples"
+        check("average", self.average, averages, f"{rule} instead")
+        check("pi", self.pi, 0 < self.pi < 1, "must lie strictly between 0 and 1")
+        apart = self.prior != "row-mixture" or self.kl_gradient == "sampled"
+        check("prior", self.prior, apart, "ties weights together: add --kl-gradient sampled")
+
+    def learning_rate(self, epoch: int) -> float:
+        """The learning rate in an epoch, the first being 0."""
+        return self.lr * self.lr_decay ** max(0, epoch + 1 - self.lr_hold)
+
+    def to_toml(self) -> str:
+        lines = [f"format = {FORMAT}"]
+        if self.TASK != FIRST_TASK:
+            lines.append(f'task = "{self.TASK}"')
+        for name, value in asdict(self).items():
+            # Python's floats, also inf, and JSON's strings, whole numbers and booleans are TOML's.
+            text = (
+                repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
+            )
+            lines.append(f"{name} = {text}")
+        return "\n".join(lines) + "\n"
+
+    @classmethod
+    def from_toml(cls, path: Path) -> Self:
+        """The settings in the config.toml of a run of this experiment."""
+        _, values = read_toml(path)
+        return cls.from_values({**cls.BEFORE, **values}, str(path))
+
+    @classmethod
+    def from_values(cls, values: dict[str, Any], source: str) -> Self:
+        """Settings from a table that `source` holds; what it does not say is as by default."""
+        known = {field.name: str(field.type) for field in fields(cls)}
+        for name in values:
+            if name not in known:
+                near = get_close_matches(name, known, n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else "."
+                raise ValueError(f"{source}: unknown setting {name!r}{hint}")
+        return cls(**{name: _as_declared(known[name], value) for name, value in values.items()})
+
+
+def read_toml(path: Path) -> tuple[str, dict[str, Any]]:
+    """The experiment that a config.toml names, and its settings as they stand there."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is no valid TOML: {error}") from None
+    version = values.pop("format", None)
+    if version != FORMAT:
+        raise ValueError(
+            f"{path} is of format {version}; this version of bayesrnn reads format {FORMAT}. "
+            "Use the version that made the run."
+        )
+    return values.pop("task", FIRST_TASK), values
+
+
+def check_resumable(began: Settings, asked: Settings) -> None:
+    """Raise unless only data, epochs and patience differ: a run may get longer, and its data may move."""
+    for field in fields(began):
+        before, now = getattr(began, field.name), getattr(asked, field.name)
+        if before != now and field.name not in ("data", "epochs", "patience"):
+            option = field.name.replace("_", "-")
+            raise ValueError(
+                f"--{option} {now} cannot be changed with --resume (the run began with {before}); "
+                "start a new run."
+            )
+
+
+def check(name: str, value: object, holds: bool, rule: str) -> None:
+    """Raise in one line unless a rule for a setting holds."""
+    if not holds:
+        raise ValueError(f"{name} = {value} {rule}.")
+
+
+def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    """Raise in one line unless a setting is one of its choices."""
+    if value not in choices:
+        near = get_close_matches(value, choices, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise ValueError(f"unknown {name} {value!r}; {hint}there are {', '.join(choices)}.")
+
+
+def _check_type(name: str, value: object, declared: str) -> None:
+    expected = {"str": str, "int": int, "float": (int, float), "bool": bool}[declared]
+    if not isinstance(value, expected) or (declared == "bool") != isinstance(value, bool):
+        raise ValueError(f"{name} = {value!r} must be of type {declared}.")
+
+
+def _as_declared(kind: str, value: Any) -> Any:
+    """A whole number where a real one is meant becomes one."""
+    return float(value) if kind == "float" and type(value) is int else value
