@@ -9,6 +9,9 @@ from contextlib import contextmanager
 import torch
 from torch import Generator, Tensor, nn
 
+ROWS_AT_ONCE = 16
+"""Distributions over a vocabulary to sum up at a time."""
+
 
 class LogMeanExp:
     """The log of a mean of probabilities, from their logs one after the other."""
@@ -55,6 +58,52 @@ class PredictiveAverage:
     @property
     def expected_entropy(self) -> Tensor:
         return self._entropy.mean
+
+
+class ProbabilitySum:
+    """As `PredictiveAverage`, for distributions so large that memory decides: over a whole vocabulary.
+
+    The probabilities themselves are summed, in place and a few rows at a time, so that what is read several
+    times stays in the nearest cache.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._probs: Tensor | None = None
+        self._entropy: Tensor | None = None
+
+    def add(self, log_probs: Tensor) -> None:
+        """One sample's log probabilities (..., classes)."""
+        log_probs = log_probs.contiguous()  # so that the rows below are views
+        self.count += 1
+        if self._probs is None:
+            self._probs = torch.zeros_like(log_probs)
+            self._entropy = log_probs.new_zeros(log_probs.shape[:-1])
+        assert self._entropy is not None
+        rows = (log_probs.flatten(0, -2), self._probs.flatten(0, -2), self._entropy.flatten())
+        for log_p, total, own in zip(*(part.split(ROWS_AT_ONCE) for part in rows), strict=True):
+            probs = log_p.exp()
+            total.add_(probs)
+            own.sub_(_sum_of_logs(probs, log_p))
+
+    @property
+    def probs(self) -> Tensor:
+        """The sum of the samples' probabilities."""
+        assert self._probs is not None
+        return self._probs
+
+    def expected_entropy(self) -> Tensor:
+        assert self._entropy is not None
+        return self._entropy / self.count
+
+    def entropy(self) -> Tensor:
+        """With P the sum over n samples, -sum p log p = log n - sum P log P / n."""
+        own = self.expected_entropy()
+        if self.count == 1:
+            return own
+        rows = self.probs.flatten(0, -2).split(ROWS_AT_ONCE)
+        logs = torch.cat([_sum_of_logs(row.log(), row) for row in rows]).view(own.shape)
+        return math.log(self.count) - logs / self.count
 
 
 class Moments:
@@ -112,3 +161,11 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module, training in modes.items():
             module.training = training
+
+
+def _sum_of_logs(one: Tensor, other: Tensor) -> Tensor:
+    """sum p log p, where 0 log 0 = 0; `one` of the two is used up."""
+    products = one.mul_(other).sum(-1)
+    if products.isnan().any():  # some word has no probability at all
+        products = one.nan_to_num_(0.0).sum(-1)
+    return products

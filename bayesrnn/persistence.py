@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from bayesrnn.storage import check_state, copy_state, load_tensors, save_tensors
+from bayesrnn.storage import check_state, copy_state
 from bayesrnn.torch_private import module_inside
 from bayesrnn.variational import priors
 from bayesrnn.weights.flat import FlatWeights
@@ -47,17 +46,8 @@ def header_of(posterior: Posterior) -> dict[str, Any]:
     }
 
 
-def save(path: str | os.PathLike[str], state: Mapping[str, Tensor], header: dict[str, Any]) -> None:
-    save_tensors(path, state, header)
-
-
-def load(path: str | os.PathLike[str], model: nn.Module, prior: Any = None) -> Posterior:
-    """The posterior in a file, around a fresh model of the same architecture."""
-    state, header = load_tensors(path)
-    return from_state(state, header, model, prior, source=str(path))
-
-
 def from_state(
+    kind: type[Posterior],
     state: Mapping[str, Tensor],
     header: Mapping[str, Any],
     model: nn.Module,
@@ -65,9 +55,7 @@ def from_state(
     *,
     source: str = "the state",
 ) -> Posterior:
-    """A posterior around `model` from a state and a header."""
-    from bayesrnn.posterior import Posterior
-
+    """A posterior of this class around `model`, from a state and a header."""
     if header.get("format") != FORMAT:
         raise ValueError(
             f"{source} has format {header.get('format')!r}, not {FORMAT!r}: "
@@ -83,7 +71,7 @@ def from_state(
     ours = {k: v for k, v in state.items() if k.startswith(("mu.", "rho.", "model."))}
     _check_selection(header["select"], model, source)
 
-    def select(name: str, _: nn.Parameter) -> bool:
+    def select(name: str, _: Tensor) -> bool:
         return name in header["select"]
 
     unbound = FlatWeights(model, select)
@@ -93,7 +81,7 @@ def from_state(
         **_prefixed("model", _others(module_inside(model), header["select"])),
     }
     check_state(expected, ours, source)
-    posterior = Posterior(
+    posterior = kind(
         model,
         prior,
         select=select,

@@ -15,6 +15,7 @@ from torch import Generator, Tensor, nn
 from bayesrnn import init, persistence
 from bayesrnn.gradients import add_grad, check_closure, check_kl_weight, loss_of
 from bayesrnn.kernels import noise, passes
+from bayesrnn.storage import load_tensors, save_tensors
 from bayesrnn.torch_private import version
 from bayesrnn.variational import gaussian, priors
 from bayesrnn.variational.normal import EmpiricalNormal
@@ -316,7 +317,7 @@ class Posterior:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one safetensors file with the state, the prior and the selection."""
-        persistence.save(path, self.state_dict(), self.header())
+        save_tensors(path, self.state_dict(), self.header())
 
     def header(self) -> dict[str, Any]:
         """What a file says beside the tensors: format, prior, selection."""
@@ -328,7 +329,8 @@ class Posterior:
 
         `prior` is needed only if the saved one was of the user's own making.
         """
-        return persistence.load(path, model, prior)
+        state, header = load_tensors(path)
+        return persistence.from_state(cls, state, header, model, prior, source=str(path))
 
     # ------------------------------------------------------------------ helpers
 

@@ -16,7 +16,7 @@ from bayesrnn import persistence
 from bayesrnn.gradients import add_grad, check_closure, check_kl_weight, loss_of
 from bayesrnn.kernels import noise, passes
 from bayesrnn.posterior import Posterior
-from bayesrnn.storage import load_tensors
+from bayesrnn.storage import load_tensors, save_tensors
 from bayesrnn.variational import sharpening
 
 T = TypeVar("T")
@@ -161,7 +161,7 @@ class Sharpened:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one safetensors file; `Posterior.load` reads it too, for q(phi) alone."""
-        persistence.save(path, self.state_dict(), self.header())
+        save_tensors(path, self.state_dict(), self.header())
 
     def header(self) -> dict[str, Any]:
         """The posterior's header and the settings of the sharpening."""
@@ -176,7 +176,7 @@ class Sharpened:
             raise ValueError(
                 f"{path} holds a posterior that was not sharpened; use Posterior.load."
             )
-        posterior = persistence.from_state(state, header, model, prior, source=str(path))
+        posterior = persistence.from_state(Posterior, state, header, model, prior, source=str(path))
         sharpened = cls(posterior, **header["sharpened"])
         sharpened.load_state_dict(state)
         return sharpened

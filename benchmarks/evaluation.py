@@ -24,9 +24,9 @@ from bayesrnn.evaluation.perplexity import perplexity
 from bayesrnn.evaluation.uncertainty import measure
 from training_step import BATCH, UNROLL, VOCABULARY, contender
 
+from bayesrnn.kernels import one_pass
 from bayesrnn.methods import Learner, make_learner
 from bayesrnn.report.table import markdown_table
-from bayesrnn.variational import one_pass
 
 STREAMS = 10
 

@@ -75,7 +75,7 @@ class Probe:
         return nats[minibatch.counted.flatten()].sum(), after
 
     def phi(self, sampled: bool, generator: Generator) -> Tensor:
-        mu = self.posterior.current_mu()
+        mu = self.posterior.mu.detach()
         if not sampled:
             return mu.clone()
         return mu + self.posterior.sigma() * self.posterior.noise(generator=generator)

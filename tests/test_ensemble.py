@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from bayesrnn.ensemble import LogMeanExp, Moments, PredictiveAverage, log_softmax
+from bayesrnn.ensemble import LogMeanExp, Moments, PredictiveAverage, ProbabilitySum, log_softmax
 
 SAMPLES = torch.randn(5, 3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
@@ -42,3 +42,13 @@ def test_the_predictive_average_and_what_its_samples_disagree_about():
 def test_half_precision_logits_give_probabilities_that_add_up_to_one():
     logits = torch.randn(8, 1000, generator=torch.Generator().manual_seed(0)).bfloat16()
     assert (log_softmax(logits).exp().sum(-1) - 1).abs().max() < 1e-5
+
+
+def test_the_sum_for_large_distributions_is_the_same_average():
+    average, total, log_probs = PredictiveAverage(), ProbabilitySum(), SAMPLES.log_softmax(-1)
+    for sample in log_probs:
+        average.add(sample)
+        total.add(sample)
+        torch.testing.assert_close(total.probs / total.count, average.log_probs.exp())
+        torch.testing.assert_close(total.entropy(), average.entropy)
+        torch.testing.assert_close(total.expected_entropy(), average.expected_entropy)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import bayesrnn
-from bayesrnn.prediction import sample_generators
+from bayesrnn.ensemble import sample_generators
 
 PRIOR = bayesrnn.Normal(1.0)
 

@@ -44,7 +44,7 @@ def test_planted_structure_is_found():
     posterior, real = _planted()
     by_noise = by_signal_to_noise(posterior).kept(0.5)["weight"].flatten()
     assert torch.equal(by_noise, real)
-    by_size = by_magnitude(posterior.model, ["weight"]).kept(0.5)["weight"].flatten()
+    by_size = by_magnitude(posterior.weights.model_weights()).kept(0.5)["weight"].flatten()
     assert not torch.equal(by_size, real)  # size alone does not tell: this test can fail
 
 
@@ -56,21 +56,23 @@ def _model() -> nn.Module:
 def test_inside_the_block_weights_are_zero_and_after_it_they_are_back():
     model = _model()
     posterior = Posterior(model, Normal(1.0))
-    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    weights = posterior.weights.model_weights()
+    before = {name: weight.detach().clone() for name, weight in weights.items()}
     order = by_signal_to_noise(posterior)
 
     def fail() -> None:
         with order.dropped(0.5) as kept:
-            zeros = sum(int((p == 0).sum()) for p in model.parameters())
-            assert zeros == sum(p.numel() for p in model.parameters()) // 2 + 1  # 83 weights
-            for name, parameter in model.named_parameters():
-                assert torch.equal(parameter, before[name] * kept[name])
+            zeros = int((posterior.mu == 0).sum())
+            assert zeros == len(posterior.mu) // 2 + 1  # 83 weights
+            for name, weight in weights.items():
+                assert torch.equal(weight, before[name] * kept[name])
+            assert torch.equal(model[0].weight, before["0.weight"] * kept["0.weight"])
             raise RuntimeError("inside")
 
     with pytest.raises(RuntimeError, match="inside"):
         fail()
-    for name, parameter in model.named_parameters():
-        assert torch.equal(parameter, before[name])
+    for name, weight in weights.items():
+        assert torch.equal(weight, before[name])
 
 
 def test_dropping_nothing_changes_nothing():
@@ -83,8 +85,7 @@ def test_dropping_nothing_changes_nothing():
 
 def test_per_tensor_drops_the_share_of_each():
     model = _model()
-    names = [name for name, _ in model.named_parameters()]
-    kept = by_magnitude(model, names, per_tensor=True).kept(0.25)
+    kept = by_magnitude(dict(model.named_parameters()), per_tensor=True).kept(0.25)
     for name, parameter in model.named_parameters():
         assert int((~kept[name]).sum()) == -(-parameter.numel() // 4)
 
@@ -92,14 +93,14 @@ def test_per_tensor_drops_the_share_of_each():
 @pytest.mark.parametrize("drop", [-0.1, 1.0, 1.5, float("nan")])
 def test_a_share_lies_between_0_and_1(drop):
     with pytest.raises(ValueError, match="share of the weights"):
-        by_magnitude(_model(), ["0.weight"]).kept(drop)
+        by_magnitude(dict(_model().named_parameters())).kept(drop)
 
 
 def test_the_largest_drop_within_a_limit():
     model = nn.Linear(1000, 1, bias=False)
     with torch.no_grad():
         model.weight.copy_(torch.arange(1, 1001.0) / 1000)
-    order = by_magnitude(model, ["weight"])
+    order = by_magnitude({"weight": model.weight})
 
     def lost() -> float:
         return float((model.weight == 0).sum()) / 1000

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 if TYPE_CHECKING:
     from torch import Generator, Tensor, nn
 
-    from bayesrnn.flat import Select
     from bayesrnn.posterior import Posterior
     from bayesrnn.sharpened import Sharpened
+    from bayesrnn.weights.select import Select
 
 T = TypeVar("T")
 Member = Callable[[], AbstractContextManager[Any]]

@@ -11,12 +11,12 @@ import torch
 from torch import Generator, Tensor, nn
 
 from bayesrnn import init
-from bayesrnn.flat import Select
+from bayesrnn.ensemble import sample_generators
 from bayesrnn.methods.base import Member, StepResult
 from bayesrnn.posterior import Posterior
-from bayesrnn.prediction import sample_generators
 from bayesrnn.sharpened import Sharpened
 from bayesrnn.variational import priors
+from bayesrnn.weights.select import Select
 
 T = TypeVar("T")
 
@@ -71,7 +71,7 @@ class BayesByBackprop:
         return self.posterior.rho
 
     def weights(self) -> dict[str, Tensor]:
-        return dict(self.model.named_parameters())
+        return self.posterior.weights.model_weights()
 
     def step(
         self, closure: Callable[[], T], *, kl_weight: float, generator: Generator

@@ -9,14 +9,14 @@ from typing import Any, TypeVar
 import torch
 from torch import Generator, Tensor, nn
 
-from bayesrnn.flat import Select
+from bayesrnn.ensemble import sample_generators
 from bayesrnn.gradients import loss_of
 from bayesrnn.methods import method
 from bayesrnn.methods.base import Dropout, Member, StepResult
 from bayesrnn.posterior import Posterior
-from bayesrnn.prediction import sample_generators
 from bayesrnn.sharpened import Sharpened
 from bayesrnn.storage import copy_state
+from bayesrnn.weights.select import Select
 
 T = TypeVar("T")
 

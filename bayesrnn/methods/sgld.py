@@ -8,16 +8,18 @@ training loop clips the gradient of the loss, as for every method, which bends t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import torch
 from torch import Generator, Tensor, nn
 
-from bayesrnn.flat import FlatWeights, Select
 from bayesrnn.gradients import add_grad
 from bayesrnn.methods.base import Member, StepResult
 from bayesrnn.methods.point_estimate import PointEstimate
 from bayesrnn.storage import copy_state
+from bayesrnn.weights.flat import FlatWeights
+from bayesrnn.weights.select import Select
 
 T = TypeVar("T")
 
@@ -34,21 +36,30 @@ class Sgld(PointEstimate):
         self.prior_sigma = prior_sigma
         self.keep = keep
         self.flat = FlatWeights(model)
-        self.theta = self.flat.whole
-        self.flat.bind()
+        self.flat.bind(mu=nn.Parameter(self.flat.start))
         self.samples: list[Tensor] = []
+
+    @property
+    def theta(self) -> nn.Parameter:
+        """The chain's latest weights, a flat vector."""
+        return self.flat.parameter("mu")
 
     def parameters(self) -> Iterator[nn.Parameter]:
         yield self.theta
 
+    def weights(self) -> dict[str, Tensor]:
+        return self.flat.model_weights()
+
     def step(
         self, closure: Callable[[], T], *, kl_weight: float, generator: Generator
     ) -> StepResult[T]:
-        result = super().step(closure, kl_weight=kl_weight, generator=generator)
-        g = self.flat.take_grad()
-        assert g is not None
         theta = self.theta.detach()
-        add_grad(self.theta, langevin_gradient(g.joined(), theta, self.prior_sigma, kl_weight))
+        leaves = self.flat.leaves(theta)
+        with self.flat.holding(leaves):
+            result = super().step(closure, kl_weight=kl_weight, generator=generator)
+        g = self.flat.flatten([leaf.grad for leaf in leaves])
+        assert g is not None
+        add_grad(self.theta, langevin_gradient(g, theta, self.prior_sigma, kl_weight))
         return result
 
     def after_step(self, *, lr: float, kl_weight: float, generator: Generator) -> None:
@@ -68,9 +79,9 @@ class Sgld(PointEstimate):
                 "--sgld-samples."
             )
         # Dynamic evaluation moves theta; the samples move along with it.
-        then = self.flat.flat.clone()
+        then = self.theta.detach().clone()
         latest_first = self.samples[: -samples - 1 : -1]  # so that few are the first of many
-        return [lambda s=s: self.flat.showing(s + (self.flat.flat - then)) for s in latest_first]
+        return [lambda s=s: self._sample(s + (self.theta.detach() - then)) for s in latest_first]
 
     def available(self, samples: Sequence[int]) -> list[int]:
         return sorted({count for count in samples if count <= len(self.samples)})
@@ -82,6 +93,9 @@ class Sgld(PointEstimate):
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         self.samples = [state[name].clone() for name in sorted(state) if name != "theta"]
         copy_state(self.state_dict(), state)
+
+    def _sample(self, theta: Tensor) -> AbstractContextManager[None]:
+        return self.flat.holding(self.flat.leaves(theta))
 
 
 def langevin_gradient(g: Tensor, theta: Tensor, prior_sigma: float, kl_weight: float) -> Tensor:

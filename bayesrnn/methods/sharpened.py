@@ -7,10 +7,10 @@ from typing import Any, TypeVar
 
 from torch import Generator, Tensor, nn
 
-from bayesrnn.flat import Select
 from bayesrnn.methods.base import StepResult
 from bayesrnn.methods.bbb import BayesByBackprop, build_posterior
 from bayesrnn.sharpened import Sharpened
+from bayesrnn.weights.select import Select
 
 T = TypeVar("T")
 

@@ -49,7 +49,7 @@ def weights_by_layer(posterior: Posterior) -> dict[str, LayerWeights]:
     """By layer; an LSTM's layers apart, each with all its matrices and biases."""
     fixed = posterior.sigma() == 0
     columns = {
-        "mu": posterior.current_mu(),
+        "mu": posterior.mu.detach(),
         "sigma": posterior.sigma(),
         "snr": posterior.snr(),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -109,9 +110,8 @@ class FlatWeights:
     @torch.no_grad()
     def release(self) -> None:
         """Make the model an ordinary one again, with its weights at mu."""
-        mean = self.parameter("mu").detach().to(self.dtype)
-        for (_, part), places in zip(self.named(mean).items(), self._places, strict=True):
-            parameter = nn.Parameter(part.clone())
+        for leaf, places in zip(self._at_rest, self._places, strict=True):
+            parameter = nn.Parameter(leaf.detach().clone())
             for place in places:
                 delattr(place.module, place.attribute)
                 setattr(place.module, place.attribute, parameter)
@@ -330,6 +330,14 @@ class FlatWeights:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         _watch(self)
+
+
+def plain_copy(model: nn.Module) -> nn.Module:
+    """An ordinary copy of a model whose weights were bound, at what they are at rest."""
+    twin = copy.deepcopy(torch_private.module_inside(model))
+    for weights in _bound_in(twin):
+        weights.release()
+    return twin
 
 
 _watched: weakref.WeakSet[FlatWeights] = weakref.WeakSet()

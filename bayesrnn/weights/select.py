@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from bayesrnn.weights.layout import Kind, Layout, Slot
 
-Select = str | Sequence[str] | Callable[[str, nn.Parameter], bool] | None
+Select = str | Sequence[str] | Callable[[str, Tensor], bool] | None
 """Which parameters: a name pattern such as "lstm.*", several of them, a predicate, or None for all."""
 
 

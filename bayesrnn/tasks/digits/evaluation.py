@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bayesrnn.ensemble import PredictiveAverage, entropy, evaluating, log_softmax
 from bayesrnn.evaluation.calibration import Calibration, summarise
 from bayesrnn.methods import Member
-from bayesrnn.prediction import evaluating
 
 EXAMPLES_AT_ONCE = 2000
 
@@ -37,7 +37,7 @@ class Classified:
 
     @property
     def entropy(self) -> Tensor:
-        return torch.special.entr(self.log_probs.exp()).sum(-1)
+        return entropy(self.log_probs)
 
     @property
     def mutual_information(self) -> Tensor:
@@ -55,18 +55,13 @@ class Classified:
 @torch.no_grad()
 def classify(model: nn.Module, members: Sequence[Member], x: Tensor, y: Tensor) -> Classified:
     """The average of the members' probabilities for every example; each member is placed once."""
-    total: Tensor | None = None
-    entropy = torch.zeros(len(x))
+    average = PredictiveAverage()
     with evaluating(model):
         for member in members:
             with member():
                 parts = [model(part) for part in x.split(EXAMPLES_AT_ONCE)]
-            log_probs = torch.cat(parts).log_softmax(-1)
-            entropy += torch.special.entr(log_probs.exp()).sum(-1)
-            total = log_probs if total is None else torch.logaddexp(total, log_probs)
-    assert total is not None
-    count = len(members)
-    return Classified(total - math.log(count), entropy / count, y)
+            average.add(log_softmax(torch.cat(parts)))
+    return Classified(average.log_probs, average.expected_entropy, y)
 
 
 def rotate(x: Tensor, degrees: float) -> Tensor:

@@ -23,6 +23,7 @@ from bayesrnn.tasks.language.models.shrink import Shrunk, shrink
 from bayesrnn.tasks.language.models.word_lm import WordLM
 from bayesrnn.tasks.language.trained import TrainedModel
 from bayesrnn.training.experiment import Progress
+from bayesrnn.weights.flat import plain_copy
 
 SIGNAL_TO_NOISE, MAGNITUDE = "signal to noise", "magnitude"
 TIMED_WORDS, TIMED_ROUNDS = 8000, 5
@@ -73,10 +74,11 @@ def study_pruning(
     posterior = posterior_of(trained)
     order = by_signal_to_noise(posterior, per_tensor=per_tensor)
     order.kept(drop)  # complain before the work, not after
-    names = [slot.name for slot in posterior.layout]
+    weights = trained.method.weights()
+    bayesian = {slot.name: weights[slot.name] for slot in posterior.layout}
     pruned: dict[str, tuple[DropOrder, TrainedModel]] = {
         SIGNAL_TO_NOISE: (order, trained),
-        MAGNITUDE: (by_magnitude(trained.method.model, names, per_tensor=per_tensor), trained),
+        MAGNITUDE: (by_magnitude(bayesian, per_tensor=per_tensor), trained),
     }
     if baseline is not None:
         pruned[f"{MAGNITUDE}, {baseline.name}"] = (_baseline_order(baseline, per_tensor), baseline)
@@ -119,8 +121,8 @@ def _baseline_order(baseline: TrainedModel, per_tensor: bool) -> DropOrder:
             f"{baseline.path} predicts with samples of its weights, which cannot be pruned as one; "
             "use a baseline of another method."
         )
-    names = [name for name in method.weights() if name != "out.bias"]
-    return by_magnitude(method.model, names, per_tensor=per_tensor)
+    weights = {name: weight for name, weight in method.weights().items() if name != "out.bias"}
+    return by_magnitude(weights, per_tensor=per_tensor)
 
 
 def render_curves(study: PruningStudy) -> str:
@@ -165,10 +167,11 @@ def export(
 ) -> Export:
     """Write the pruned model to one small file, and measure it against the run it came from."""
     method, run = trained.method, trained.run
-    assert isinstance(method.model, WordLM)
     assert run is not None
     with study.order.dropped(study.drop):
-        shrunk = shrink(method.model)
+        model = plain_copy(method.model)
+        assert isinstance(model, WordLM)
+        shrunk = shrink(model)
         exported = Exported.write(path, shrunk.model, trained.config, trained.vocabulary, storage)
     small = exported.load_method()
     dense = sum(weight.numel() * weight.element_size() for weight in method.weights().values())

@@ -5,7 +5,6 @@ Any language model can be looked at this way; it needs one method, `next_word_lo
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -15,8 +14,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from bayesrnn.ensemble import LogMeanExp, ProbabilitySum, evaluating, log_softmax
 from bayesrnn.methods import Member, Method
-from bayesrnn.prediction import evaluating
 from bayesrnn.tasks.language.evaluation.scoring import Segment, segments
 
 PROBABILITIES_AT_ONCE = 2**26
@@ -27,10 +26,6 @@ PROBABILITIES_OF_A_SEGMENT = 2**21
 
 WORDS_OF_A_SEGMENT = 1024
 """The most, for small vocabularies."""
-
-
-ROWS_AT_ONCE = 16
-"""Distributions to sum up at a time: what is read several times stays in the nearest cache."""
 
 
 class LanguageModel(Protocol):
@@ -116,50 +111,34 @@ def beliefs(
                     total.add(log_probs)
             if index + 1 in counts:
                 for total, at in zip(totals, found, strict=True):
-                    at[index + 1] = total.average(index + 1)
+                    at[index + 1] = total.average()
         yield from zip(group, found, strict=True)
 
 
 class _Total:
-    """Sums over models: of probabilities, of entropies, and of log p of the words that came."""
+    """What the models before it held of the words of a segment, to be averaged."""
 
     def __init__(self, y: Tensor) -> None:
         self.y = y[..., None]
-        self.probs: Tensor | None = None  # (T, N, V)
-        self.entropy = torch.zeros(y.shape, device=y.device)
-        self.log_prob = torch.full(y.shape, -math.inf, device=y.device)
+        self.distributions = ProbabilitySum()
+        self.log_prob = LogMeanExp()
 
     def add(self, log_probs: Tensor) -> None:
         chosen = log_probs.gather(-1, self.y).squeeze(-1)
         if chosen.isnan().any():
             raise ValueError("the model's log probabilities are not numbers; has it diverged?")
-        self.log_prob = torch.logaddexp(self.log_prob, chosen)
-        log_probs = log_probs.contiguous()  # so that the rows below are views
-        if self.probs is None:
-            self.probs = torch.zeros_like(log_probs)
-        rows = (log_probs.flatten(0, 1), self.probs.flatten(0, 1), self.entropy.flatten())
-        for log_p, total, entropy in zip(*(part.split(ROWS_AT_ONCE) for part in rows), strict=True):
-            probs = log_p.exp()
-            total.add_(probs)
-            entropy.sub_(_sum_of_logs(probs, log_p))
+        self.log_prob.add(chosen)
+        self.distributions.add(log_probs)
 
-    def average(self, count: int) -> Beliefs:
+    def average(self) -> Beliefs:
         """With P the sum over `count` models, of average p = P / count."""
-        total = self.probs
-        assert total is not None
+        total, count = self.distributions.probs, self.distributions.count
         highest, likeliest = total.max(-1)
         chosen = total.gather(-1, self.y).squeeze(-1)
-        own = self.entropy / count
-        # -sum p log p = log count - sum P log P / count
-        entropy = own
-        if count > 1:
-            rows = total.flatten(0, 1).split(ROWS_AT_ONCE)
-            logs = torch.cat([_sum_of_logs(row.log(), row) for row in rows]).view(own.shape)
-            entropy = math.log(count) - logs / count
         return Beliefs(
-            log_prob=self.log_prob - math.log(count),
-            entropy=entropy,
-            expected_entropy=own,
+            log_prob=self.log_prob.value,
+            entropy=self.distributions.entropy(),
+            expected_entropy=self.distributions.expected_entropy(),
             confidence=highest / count,
             correct=likeliest == self.y.squeeze(-1),
             brier=torch.linalg.vecdot(total, total) / count**2 - 2 * chosen / count + 1,
@@ -186,17 +165,9 @@ class _MemberModel:
     def next_word_log_probs(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
         with nullcontext() if self._is_ready else self.ready():
             logits, state = self.model(tokens, state)
-        return logits.log_softmax(-1), state
+        return log_softmax(logits), state
 
 
 def _ready(model: LanguageModel) -> AbstractContextManager[Any]:
     ready = getattr(model, "ready", nullcontext)
     return ready()
-
-
-def _sum_of_logs(one: Tensor, other: Tensor) -> Tensor:
-    """sum p log p, where 0 log 0 = 0; `one` of the two is used up."""
-    products = one.mul_(other).sum(-1)
-    if products.isnan().any():  # some word has no probability at all
-        products = one.nan_to_num_(0.0).sum(-1)
-    return products

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Generator
 
+from bayesrnn.ensemble import LogMeanExp, evaluating, log_softmax
 from bayesrnn.methods import Method
-from bayesrnn.prediction import evaluating
 from bayesrnn.tasks.language.data.corpus import Vocabulary
 
 
@@ -36,12 +36,12 @@ def generate(
     states: list[Any] = [None] * len(members)
     with evaluating(method.model):
         while len(written) < words:
-            probs = torch.zeros(len(vocabulary))
+            average = LogMeanExp()
             for index, member in enumerate(members):
                 with member():
                     logits, states[index] = method.model(tokens[:, None], states[index])
-                probs += logits[-1, 0].softmax(-1)
-            scores = probs.log() / temperature
+                average.add(log_softmax(logits[-1, 0]))
+            scores = average.value / temperature
             scores[vocabulary.unknown] = -torch.inf
             if 0 < top_k < len(scores):
                 scores[scores < scores.topk(top_k).values[-1]] = -torch.inf

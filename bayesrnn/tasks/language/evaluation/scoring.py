@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -11,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bayesrnn.ensemble import LogMeanExp, evaluating
 from bayesrnn.methods import Member, Method
-from bayesrnn.prediction import evaluating
 from bayesrnn.sharpened import Sharpened
 
 
@@ -73,15 +72,14 @@ class Ensemble:
     @torch.no_grad()
     def score_all(self, group: Sequence[Segment]) -> list[WordScores]:
         """Consecutive segments; each member's weights are put in the model once for all of them."""
-        totals = [torch.full(segment.y.shape, -math.inf) for segment in group]
+        averages = [LogMeanExp() for _ in group]
         with evaluating(self.model):
             for index, member in enumerate(self.members):
                 with member():
-                    for place, segment in enumerate(group):
+                    for segment, average in zip(group, averages, strict=True):
                         logits, self.states[index] = self.model(segment.x, self.states[index])
-                        nats = _nats(logits, segment.y).view(segment.y.shape)
-                        totals[place] = torch.logaddexp(totals[place].to(nats.device), -nats)
-        return [WordScores(total - math.log(len(self.members))) for total in totals]
+                        average.add(-_nats(logits, segment.y).view(segment.y.shape))
+        return [WordScores(average.value) for average in averages]
 
 
 class SharpenedBound:
