@@ -62,7 +62,8 @@ class _Position:
 
     def to_header(self) -> dict[str, Any]:
         values = asdict(self)
-        return {**values, **values.pop("sums")}
+        sums = values.pop("sums")
+        return {**values, **sums}
 
     @classmethod
     def from_header(cls, header: dict[str, Any]) -> _Position:
