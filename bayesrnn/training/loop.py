@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
@@ -15,9 +15,10 @@ from torch.autograd.graph import increment_version
 
 from bayesrnn.gradients import total_norm
 from bayesrnn.methods import Method
-from bayesrnn.storage import load_tensors, save_tensors
+from bayesrnn.storage import save_tensors
 from bayesrnn.training import Diverged
 from bayesrnn.training.averaging import STEPS_BETWEEN_UPDATES, WeightAverage
+from bayesrnn.training.checkpoint import FORMAT, Position, part, read_checkpoint
 from bayesrnn.training.experiment import Minibatch, Task
 from bayesrnn.training.run import Run
 
@@ -38,37 +39,6 @@ class Progress:
     kl_per_item: float | None
     measured: tuple[dict[str, Any], ...] = ()
     """The lines that the step has added to the metrics."""
-
-
-@dataclass
-class _Position:
-    """The place in training, with all that a checkpoint must remember beside tensors."""
-
-    best: float
-    best_epoch: int = 0
-    epoch: int = 0
-    cut: int = 0  # minibatches of the epoch so far
-    nats: float = 0.0  # of the epoch so far, at the scale of the loss
-    steps: float = 0  # units of the minibatches of the epoch so far
-    recent_nats: float = 0.0  # since the last line of metrics
-    recent_steps: float = 0
-    sums: dict[str, float] = field(default_factory=lambda: {"kl_theta": 0.0})
-    """What the method reported, over the epoch so far, in nats."""
-
-    def begin_epoch(self) -> None:
-        self.cut, self.nats, self.steps = 0, 0.0, 0
-        self.recent_nats, self.recent_steps = 0.0, 0
-        self.sums = dict.fromkeys(self.sums, 0.0)
-
-    def to_header(self) -> dict[str, Any]:
-        values = asdict(self)
-        return {**values, **values.pop("sums")}
-
-    @classmethod
-    def from_header(cls, header: dict[str, Any]) -> _Position:
-        own = {f.name for f in fields(cls)}
-        sums = {name: value for name, value in header.items() if name not in own}
-        return cls(**{k: v for k, v in header.items() if k in own}, sums=sums)
 
 
 class Trainer:
@@ -95,7 +65,7 @@ class Trainer:
         self.noise = torch.Generator().manual_seed(config.seed + 1)
         self.checkpoint_seconds = 60 * checkpoint_minutes
         self.stop = False
-        self._at = _Position(task.goal.worst)
+        self._at = Position(task.goal.worst)
         self._running = False
         self._measured: list[dict[str, Any]] = []
         self._kl_per_item: float | None = None
@@ -123,7 +93,7 @@ class Trainer:
         torch.set_rng_state(self._dropout_rng)
         self._running = True
         try:
-            if self._at == _Position(
+            if self._at == Position(
                 self.task.goal.worst
             ):  # a new run: from here on there is something to resume
                 self.run_folder.truncate_metrics(0)
@@ -309,7 +279,7 @@ class Trainer:
             for name, tensor in self.optimizer.state.get(parameter, {}).items():
                 tensors[f"optimizer.{index}.{name}"] = tensor
         header = {
-            "format": "bayesrnn-checkpoint-1",
+            "format": FORMAT,
             "position": self._at.to_header(),
             "metrics_size": self.run_folder.sync_metrics(),
             "train_size": self.task.size,
@@ -318,38 +288,23 @@ class Trainer:
 
     def resume(self) -> None:
         """Go back to the run's last checkpoint."""
-        for half_written in self.run_folder.folder.glob(".*"):
-            half_written.unlink()  # left by a process that was killed
-        if not self.run_folder.checkpoint.exists():
-            raise ValueError(
-                f"{self.run_folder.folder} has no checkpoint.safetensors to go on from; start a new run."
-            )
-        tensors, header = load_tensors(self.run_folder.checkpoint)
-        if header.get("format") != "bayesrnn-checkpoint-1":
-            raise ValueError(
-                f"{self.run_folder.checkpoint} was written by another version of bayesrnn; use that one."
-            )
+        tensors, header = read_checkpoint(self.run_folder)
         size = header.get("train_size", header.get("train_tokens"))
         if size != self.task.size:
             raise ValueError(
                 f"the training data have {self.task.size} {self.task.item}s, and had {size} when the run "
                 "began; give the same data, or start a new run."
             )
-        self.method.load_state_dict(_part("learner.", tensors))
-        for name, tensor in _part("optimizer.", tensors).items():
+        self.method.load_state_dict(part("learner.", tensors))
+        for name, tensor in part("optimizer.", tensors).items():
             index, _, own = name.partition(".")
             self.optimizer.state[self.parameters[int(index)]][own] = tensor
         if self.average is not None:
-            self.average.load_state_dict(_part("average.", tensors))
+            self.average.load_state_dict(part("average.", tensors))
         self.noise.set_state(tensors["rng.noise"])
         self._dropout_rng = tensors["rng.dropout"]
-        self._at = _Position.from_header(header["position"])
+        self._at = Position.from_header(header["position"])
         if self._at.cut:
             self.task.begin_epoch(self._at.epoch)
-        self.task.carry(_part("state.", tensors))
+        self.task.carry(part("state.", tensors))
         self.run_folder.truncate_metrics(header["metrics_size"])
-
-
-def _part(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Those whose names begin with a prefix, without it."""
-    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 import torch
@@ -77,7 +80,13 @@ def test_nothing_that_the_package_offers_loads_the_compiler():
 
 
 def test_the_package_lists_what_it_offers():
-    for name in bayesrnn.__all__:
-        assert getattr(bayesrnn, name) is not None
+    """Everything listed is what its own module calls by that name, and the lists agree."""
+    for name, module in bayesrnn._HOME.items():
+        assert getattr(bayesrnn, name) is getattr(import_module(module), name)
+        assert name in dir(bayesrnn)
+    typed = re.findall(
+        r"^    from \S+ import \w+ as (\w+)$", Path(bayesrnn.__file__).read_text(), re.M
+    )
+    assert sorted([*typed, "__version__"]) == sorted(bayesrnn.__all__)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         bayesrnn.nothing  # noqa: B018

@@ -58,6 +58,8 @@ def test_every_method_learns(trained, method):
 def test_a_stopped_run_goes_on_bit_for_bit(method, text_folder, tmp_path, steps):
     """Stopped in the middle of an epoch, resumed in another process' stead: the same files."""
     common = ["--data", str(text_folder), "--method", method, "--epochs", "2", "--dropout", "0.3"]
+    if method in ("lstm", "bbb"):
+        common += ["--average", "0.5"]
     _train(*common, "--run", str(tmp_path / "whole"))
 
     config = open_language_run(tmp_path / "whole").config
@@ -219,11 +221,25 @@ def test_a_run_can_be_made_longer_but_not_otherwise_changed(text_folder, tmp_pat
     (moved / "train.txt").write_text((moved / "train.txt").read_text() + "w1 w2\n")
     for arguments, message in [
         (["--lr", "0.5"], "--lr 0.5 cannot be changed with --resume (the run began with 1.0)"),
+        (
+            ["--average", "0.5"],
+            "--average 0.5 cannot be changed with --resume (the run began with 0.0)",
+        ),
+        (
+            ["--rho-lr", "9"],
+            "--rho-lr 9.0 cannot be changed with --resume (the run began with 1.0)",
+        ),
+        (["--sigma-temperature", "0.5"], "--sigma-temperature 0.5 cannot be changed with --resume"),
         (["--data", str(moved), "--epochs", "3"], "give the same data, or start a new run"),
     ]:
-        with pytest.raises(SystemExit):
+        before = _files(run)
+        with pytest.raises(SystemExit) as exit_:
             main(["train", "--resume", "--run", str(run), *arguments])
-        assert message in capsys.readouterr().err
+        error = capsys.readouterr().err
+        assert exit_.value.code == 2
+        assert message in error
+        assert error.count("\n") == 1
+        assert _files(run) == before
     (run / "checkpoint.safetensors").unlink()
     before = (run / "weights.safetensors").read_bytes()
     with pytest.raises(SystemExit):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from dataclasses import dataclass
 
 import torch
@@ -32,9 +31,8 @@ def shrink(model: WordLM) -> Shrunk:
     """
     lstm = model.lstm
     width, hidden, layers = lstm.input_size, lstm.hidden_size, lstm.num_layers
-    if model.out.weight is model.embedding.weight:
-        return Shrunk(deepcopy(model), (width, width), (hidden, hidden))
-    inputs, units = _alive(model)
+    tied = model.out.weight is model.embedding.weight
+    inputs, units = _all(model) if tied else _alive(model)
     keep_inputs = _indices(inputs, at_least=1)
     size = max(1, *(int(alive.sum()) for alive in units))
     keep_units = [_indices(alive, at_least=size) for alive in units]
@@ -43,8 +41,9 @@ def shrink(model: WordLM) -> Shrunk:
         size,
         layers,
         embedding=len(keep_inputs),
+        tied=tied,
         dropout=model.dropout.p,
-    )
+    ).to(model.out.weight)
     small.embedding.weight.copy_(model.embedding.weight[:, keep_inputs])
     below = keep_inputs
     for layer, kept in enumerate(keep_units):
@@ -61,11 +60,17 @@ def shrink(model: WordLM) -> Shrunk:
     return Shrunk(small, (width, len(keep_inputs)), (hidden, size))
 
 
+def _all(model: WordLM) -> tuple[Tensor, list[Tensor]]:
+    """Every input of the first layer and every unit of each layer."""
+    lstm = model.lstm
+    units = [torch.ones(lstm.hidden_size, dtype=torch.bool) for _ in range(lstm.num_layers)]
+    return torch.ones(lstm.input_size, dtype=torch.bool), units
+
+
 def _alive(model: WordLM) -> tuple[Tensor, list[Tensor]]:
     """Which inputs of the first layer and which units of each layer can change a prediction."""
     lstm = model.lstm
-    inputs = (model.embedding.weight != 0).any(0)
-    units = [torch.ones(lstm.hidden_size, dtype=torch.bool) for _ in range(lstm.num_layers)]
+    inputs, units = (model.embedding.weight != 0).any(0), _all(model)[1]
     while True:
         count = int(inputs.sum()) + sum(int(alive.sum()) for alive in units)
         for layer, alive in enumerate(units):
