@@ -10,13 +10,13 @@ from pathlib import Path
 from statistics import median
 
 import torch
-from bayesrnn.config import MnistConfig
-from bayesrnn.data.digits import Digits, load_digits
-from bayesrnn.training.task import DigitsTask
 
 from bayesrnn.report.table import markdown_table
+from bayesrnn.tasks.digits.config import DigitsConfig
+from bayesrnn.tasks.digits.data import Digits, load_digits
+from bayesrnn.tasks.digits.task import DigitsTask, build_method
 from bayesrnn.training.loop import Trainer
-from bayesrnn.training.run import DigitsRun
+from bayesrnn.training.run import Run
 
 METHODS = ("sgd", "dropout", "bbb", "sharpened")
 
@@ -25,11 +25,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", default="digits", help="folder of MNIST's IDX files, or digits")
     parser.add_argument("--epochs", type=int, default=7, help="timed, after one that warms up")
-    parser.add_argument("--batch-size", type=int, nargs="+", default=[MnistConfig.batch_size])
+    parser.add_argument("--batch-size", type=int, nargs="+", default=[DigitsConfig.batch_size])
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    digits = load_digits(options.data, white=MnistConfig.white)
+    digits = load_digits(options.data, white=DigitsConfig.white)
     rows = []
     for batch_size in options.batch_size:
         seconds = _seconds(options.data, digits, options.epochs, batch_size)
@@ -44,7 +44,7 @@ def _seconds(data: str, digits: Digits, epochs: int, batch_size: int) -> dict[st
     with tempfile.TemporaryDirectory() as folder:
         runs, goings = {}, {}
         for method in METHODS:
-            config = MnistConfig.for_method(method)
+            config = DigitsConfig.for_method(method)
             config = replace(
                 config,
                 data=data,
@@ -52,8 +52,9 @@ def _seconds(data: str, digits: Digits, epochs: int, batch_size: int) -> dict[st
                 batch_size=batch_size,
                 pixels=digits.train.x.shape[-1],
             )
-            runs[method] = DigitsRun.create(Path(folder) / method, config)
-            goings[method] = _epoch_by_epoch(Trainer(runs[method], DigitsTask(config, digits)))
+            runs[method] = Run.create(Path(folder) / method, config)
+            trainer = Trainer(runs[method], DigitsTask(config, digits), build_method(config))
+            goings[method] = _epoch_by_epoch(trainer)
         for _ in range(epochs + 1):
             for going in goings.values():
                 next(going)

@@ -18,30 +18,31 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from bayesrnn.config import preset
-from bayesrnn.evaluation.beliefs import models_of
-from bayesrnn.evaluation.perplexity import perplexity
-from bayesrnn.evaluation.uncertainty import measure
 from training_step import BATCH, UNROLL, VOCABULARY, contender
 
 from bayesrnn.kernels import one_pass
-from bayesrnn.methods import Learner, make_learner
+from bayesrnn.methods import Method
 from bayesrnn.report.table import markdown_table
+from bayesrnn.tasks.language.config import preset
+from bayesrnn.tasks.language.evaluation.beliefs import models_of
+from bayesrnn.tasks.language.evaluation.perplexity import perplexity
+from bayesrnn.tasks.language.evaluation.uncertainty import measure
+from bayesrnn.tasks.language.task import build_method
 
 STREAMS = 10
 
 
 def evaluation_table(hidden: int, samples: list[int], words: int, rounds: int) -> str:
     size = "medium" if hidden > 400 else "small"
-    plain = make_learner(preset(size, "lstm", hidden=hidden), VOCABULARY)
-    bayes = make_learner(preset(size, "bbb", hidden=hidden), VOCABULARY)
+    plain = build_method(preset(size, "lstm", hidden=hidden), VOCABULARY)
+    bayes = build_method(preset(size, "bbb", hidden=hidden), VOCABULARY)
     tokens = torch.randint(0, VOCABULARY, (words + 1,), dtype=torch.int32)
 
-    def score(learner: Learner, count: int) -> Callable[[], object]:
-        return lambda: perplexity(learner, tokens, streams=STREAMS, samples=count)
+    def score(method: Method, count: int) -> Callable[[], object]:
+        return lambda: perplexity(method, tokens, streams=STREAMS, samples=count)
 
-    def doubt(learner: Learner, count: int) -> Callable[[], object]:
-        return lambda: measure(models_of(learner, count), tokens, VOCABULARY, streams=STREAMS)
+    def doubt(method: Method, count: int) -> Callable[[], object]:
+        return lambda: measure(models_of(method, count), tokens, VOCABULARY, streams=STREAMS)
 
     ways = {"plain LSTM": score(plain, 0), "bbb, mean": score(bayes, 0)}
     ways |= {f"bbb, {count} samples": score(bayes, count) for count in samples}
@@ -71,7 +72,7 @@ def _training_memory(method: str, hidden: int) -> tuple[int, int]:
     x, y = torch.randint(0, VOCABULARY, (2, UNROLL, BATCH))
     for _ in range(4):
         each.step(x, y)
-    weights = sum(p.numel() for p in each.learner.model.parameters())
+    weights = sum(p.numel() for p in each.method.weights().values())
     # Linux alone says how much a process held at most without counting its parent's memory.
     status = Path("/proc/self/status").read_text()
     kibibytes = re.search(r"VmHWM:\s+(\d+)", status)

@@ -16,11 +16,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from bayesrnn.config import preset
-from bayesrnn.evaluation.perplexity import perplexity
 
-from bayesrnn.methods import make_learner
 from bayesrnn.report.table import markdown_table
+from bayesrnn.tasks.language.config import preset
+from bayesrnn.tasks.language.evaluation.perplexity import perplexity
+from bayesrnn.tasks.language.task import build_method
 from bayesrnn.training.memory import keep_memory
 
 START = {"units": 200, "unroll": 35, "batch": 20, "vocabulary": 10_000}
@@ -33,16 +33,16 @@ SIZES = {
 SAMPLES = [1, 2, 4, 8]
 
 
-def training_step(method: str, sizes: dict[str, int]) -> Callable[[], object]:
-    learner = make_learner(preset("small", method, hidden=sizes["units"]), sizes["vocabulary"])
-    optimizer = torch.optim.SGD(learner.parameters(), lr=0.01)
+def training_step(name: str, sizes: dict[str, int]) -> Callable[[], object]:
+    method = build_method(preset("small", name, hidden=sizes["units"]), sizes["vocabulary"])
+    optimizer = torch.optim.SGD(method.parameters(), lr=0.01)
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randint(0, sizes["vocabulary"], (2, sizes["unroll"], sizes["batch"]))
 
     def step() -> None:
         optimizer.zero_grad()
-        learner.backward(
-            lambda: learner.model.loss(x, y),  # type: ignore[operator]
+        method.step(
+            lambda: method.model.loss(x, y),  # type: ignore[operator]
             kl_weight=4e-5,
             generator=generator,
         )
@@ -52,9 +52,9 @@ def training_step(method: str, sizes: dict[str, int]) -> Callable[[], object]:
 
 
 def evaluation(samples: int) -> Callable[[], object]:
-    learner = make_learner(preset("small", "bbb", hidden=START["units"]), START["vocabulary"])
+    method = build_method(preset("small", "bbb", hidden=START["units"]), START["vocabulary"])
     tokens = torch.randint(0, START["vocabulary"], (4097,), dtype=torch.int32)
-    return lambda: perplexity(learner, tokens, streams=10, samples=samples)
+    return lambda: perplexity(method, tokens, streams=10, samples=samples)
 
 
 def median_seconds(run: Callable[[], object], repetitions: int = 7) -> float:

@@ -17,7 +17,6 @@ from collections.abc import Callable
 
 import torch
 from bayesian_torch.layers import LinearReparameterization, LSTMReparameterization
-from bayesrnn.models.word_lm import WordLM, nats_per_stream
 from blitz.modules import BayesianEmbedding, BayesianLinear, BayesianLSTM
 from blitz.utils import variational_estimator
 from torch import Tensor, nn
@@ -27,6 +26,7 @@ from torch.nn import functional as F
 from training_step import BATCH, UNROLL, VOCABULARY, contender
 
 from bayesrnn.report.table import markdown_table
+from bayesrnn.tasks.language.models.word_lm import WordLM, nats_per_stream
 from bayesrnn.training.memory import keep_memory
 
 HIDDEN, KL_WEIGHT = 200, 4e-5

@@ -13,10 +13,9 @@ from collections import defaultdict
 from pathlib import Path
 from statistics import mean
 
-from bayesrnn.report.digits import epochs_of
-
 from bayesrnn.report.table import markdown_table
-from bayesrnn.training.run import DigitsRun
+from bayesrnn.tasks.digits.comparison import epochs_of
+from bayesrnn.training.experiment import experiment, open_run
 
 MEASURES = {"valid_error": "validation error (%)", "free_energy": "free energy (nats/example)"}
 CLOCKS = {"epoch": "epoch", "seconds": "training time (s)"}
@@ -32,7 +31,7 @@ def read(folders: list[Path]) -> Curves:
     """The epochs of each run, by method."""
     curves: Curves = defaultdict(list)
     for folder in folders:
-        run = DigitsRun.open(folder)
+        run = open_run(folder, experiment("mnist"))
         curves[run.config.method].append(epochs_of(run))
     return curves
 

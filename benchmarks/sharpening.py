@@ -23,16 +23,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from bayesrnn.data.corpus import cache_folder, load_split
-from bayesrnn.data.sources import find_source
-from bayesrnn.evaluation.scoring import Segment, segments
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
-from bayesrnn.methods import PosteriorLearner
+from bayesrnn.kernels.noise import new_key, normal_
 from bayesrnn.posterior import Posterior
 from bayesrnn.report.table import markdown_table
-from bayesrnn.training.run import Run
+from bayesrnn.tasks.language.evaluation.scoring import Segment, segments
+from bayesrnn.tasks.language.trained import open_folder
 
 
 @dataclass
@@ -58,15 +56,18 @@ class Probe:
 
     def nats(self, minibatch: Segment, theta: Tensor, state: Any) -> float:
         """The minibatch's total at these weights."""
-        with torch.no_grad(), self.posterior.place(theta):
+        weights = self.posterior.weights
+        with torch.no_grad(), weights.holding(weights.leaves(theta)):
             return self._total(minibatch, state)[0].item()
 
     def gradient(self, minibatch: Segment, theta: Tensor, state: Any) -> tuple[Tensor, float, Any]:
         """G at these weights, the nats, and the state after them."""
         weights = self.posterior.weights
-        with self.posterior.place(theta):
+        leaves = weights.leaves(theta)
+        with weights.holding(leaves):
             total, after = self._total(minibatch, state)
-            gradient = weights.flatten(torch.autograd.grad(total, weights.parameters))
+        gradient = weights.flatten(torch.autograd.grad(total, leaves))
+        assert gradient is not None
         return gradient, total.item(), tuple(s.detach() for s in after)
 
     def _total(self, minibatch: Segment, state: Any) -> tuple[Tensor, Any]:
@@ -74,11 +75,15 @@ class Probe:
         nats = F.cross_entropy(logits.flatten(0, 1), minibatch.y.flatten(), reduction="none")
         return nats[minibatch.counted.flatten()].sum(), after
 
+    def noise(self, generator: Generator) -> Tensor:
+        eps = torch.empty_like(self.posterior.mu.detach())
+        return normal_(eps, new_key(generator, eps.device))
+
     def phi(self, sampled: bool, generator: Generator) -> Tensor:
         mu = self.posterior.mu.detach()
         if not sampled:
             return mu.clone()
-        return mu + self.posterior.sigma() * self.posterior.noise(generator=generator)
+        return mu + self.posterior.sigma() * self.noise(generator)
 
     def bound(self, sigma0: float, *, sampled: bool) -> Parts:
         generator, parts, state = torch.Generator().manual_seed(0), Parts(), None
@@ -87,7 +92,7 @@ class Probe:
             phi = self.phi(sampled, generator)
             g, before, after = self.gradient(minibatch, phi, state)
             step = g.mul_(sigma0**2)
-            noise = sigma0 * self.posterior.noise(generator=generator)
+            noise = sigma0 * self.noise(generator)
             stepped = self.nats(minibatch, phi - step, state)
             noisy = self.nats(minibatch, phi - step + noise, state)
             kl = step.square().sum(dtype=torch.float64).item() / (2 * sigma0**2)
@@ -106,7 +111,7 @@ class Probe:
             phi = self.phi(True, generator)
             g = self.gradient(minibatch, phi, None)[0]
             centre = phi - sigma0**2 * g
-            noise = sigma0 * self.posterior.noise(generator=generator)
+            noise = sigma0 * self.noise(generator)
             kinds[0].append(g)
             kinds[1].append(self.gradient(minibatch, centre, None)[0])
             kinds[2].append(self.gradient(minibatch, centre + noise, None)[0])
@@ -132,17 +137,16 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=8, help="for the spread of the gradient")
     options = parser.parse_args()
     try:
-        run = Run.open(options.run)
-        learner = run.load_learner()
+        run = open_folder(options.run)
+        method = run.method
     except ValueError as error:
         parser.error(str(error))
-    if not isinstance(learner, PosteriorLearner):
+    if method.posterior is None:
         parser.error(f"{options.run} is a run of {run.config.method}; give one of bbb or sharpened")
-    source = find_source(run.config.data, cache_folder())
-    tokens = load_split(source, "valid", run.vocabulary, cache_folder())
+    tokens = run.tokens("valid")
     every = segments(tokens, streams=options.streams, steps=run.config.unroll)
-    learner.model.eval()
-    probe = Probe(learner.posterior, list(islice(every, options.minibatches)))
+    method.model.eval()
+    probe = Probe(method.posterior, list(islice(every, options.minibatches)))
 
     rows = []
     for sampled in (False, True):

@@ -14,12 +14,13 @@ import time
 from dataclasses import dataclass
 
 import torch
-from bayesrnn.config import preset
 
 import bayesrnn
 from bayesrnn.gradients import total_norm
-from bayesrnn.methods import Learner, make_learner
+from bayesrnn.methods import Method
 from bayesrnn.report.table import markdown_table
+from bayesrnn.tasks.language.config import preset
+from bayesrnn.tasks.language.task import build_method
 from bayesrnn.training.memory import keep_memory
 
 BATCH, UNROLL, VOCABULARY = 20, 35, 10_000
@@ -30,15 +31,15 @@ METHODS = ("dropout", "bbb", "bbb sampled", "sharpened")
 class Contender:
     """A method in training, as `bayesrnn train` does it."""
 
-    learner: Learner
+    method: Method
     optimizer: torch.optim.Optimizer
     generator: torch.Generator
 
     def step(self, x: torch.Tensor, y: torch.Tensor) -> float:
         start = time.perf_counter()
         self.optimizer.zero_grad()
-        self.learner.backward(
-            lambda: self.learner.model.loss(x, y),  # type: ignore[operator]
+        self.method.step(
+            lambda: self.method.model.loss(x, y),  # type: ignore[operator]
             kl_weight=4e-5,
             generator=self.generator,
         )
@@ -50,14 +51,14 @@ class Contender:
         return time.perf_counter() - start
 
 
-def contender(method: str, hidden: int) -> Contender:
+def contender(way: str, hidden: int) -> Contender:
     size = "medium" if hidden > 400 else "small"
-    name, _, sampled = method.partition(" ")
+    name, _, sampled = way.partition(" ")
     changes = {"kl_gradient": "sampled"} if sampled else {}
-    learner = make_learner(preset(size, name, hidden=hidden, **changes), VOCABULARY)
-    learner.model.train()
-    optimizer = torch.optim.SGD(learner.parameters(), lr=0.1, fused=True)
-    return Contender(learner, optimizer, torch.Generator().manual_seed(0))
+    method = build_method(preset(size, name, hidden=hidden, **changes), VOCABULARY)
+    method.model.train()
+    optimizer = torch.optim.SGD(method.parameters(), lr=0.1, fused=True)
+    return Contender(method, optimizer, torch.Generator().manual_seed(0))
 
 
 def peak(size: int = 2048, repetitions: int = 7) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -330,14 +329,6 @@ class FlatWeights:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         _watch(self)
-
-
-def plain_copy(model: nn.Module) -> nn.Module:
-    """An ordinary copy of a model whose weights were bound, at what they are at rest."""
-    twin = copy.deepcopy(torch_private.module_inside(model))
-    for weights in _bound_in(twin):
-        weights.release()
-    return twin
 
 
 _watched: weakref.WeakSet[FlatWeights] = weakref.WeakSet()

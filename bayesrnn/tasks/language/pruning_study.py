@@ -23,7 +23,6 @@ from bayesrnn.tasks.language.models.shrink import Shrunk, shrink
 from bayesrnn.tasks.language.models.word_lm import WordLM
 from bayesrnn.tasks.language.trained import TrainedModel
 from bayesrnn.training.experiment import Progress
-from bayesrnn.weights.flat import plain_copy
 
 SIGNAL_TO_NOISE, MAGNITUDE = "signal to noise", "magnitude"
 TIMED_WORDS, TIMED_ROUNDS = 8000, 5
@@ -167,11 +166,10 @@ def export(
 ) -> Export:
     """Write the pruned model to one small file, and measure it against the run it came from."""
     method, run = trained.method, trained.run
+    assert isinstance(method.model, WordLM)
     assert run is not None
     with study.order.dropped(study.drop):
-        model = plain_copy(method.model)
-        assert isinstance(model, WordLM)
-        shrunk = shrink(model)
+        shrunk = shrink(method.model)
         exported = Exported.write(path, shrunk.model, trained.config, trained.vocabulary, storage)
     small = exported.load_method()
     dense = sum(weight.numel() * weight.element_size() for weight in method.weights().values())

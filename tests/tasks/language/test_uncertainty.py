@@ -177,7 +177,7 @@ def test_what_is_held_does_not_grow_with_samples_or_text(trained, monkeypatch):
         def add(self, log_probs):
             super().add(log_probs)
             living.add(self)
-            most.append(sum(total.probs.numel() for total in living))
+            most.append(sum(total.distributions.probs.numel() for total in living))
 
     monkeypatch.setattr(module, "_Total", Watched)
     peaks = []
