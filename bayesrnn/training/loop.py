@@ -11,7 +11,6 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import increment_version
 
 from bayesrnn.gradients import total_norm
 from bayesrnn.methods import Method
@@ -55,7 +54,7 @@ class Trainer:
         self.parameters = list(method.parameters())
         kinds = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
         # Fused: one pass over a parameter instead of one for each operation.
-        rho = method.rho()
+        self._rho = rho = method.rho()
         others = [parameter for parameter in self.parameters if parameter is not rho]
         groups = [{"params": others, "scale": 1.0}]
         if rho is not None:
@@ -160,9 +159,8 @@ class Trainer:
         for group in self.optimizer.param_groups:
             # SGD with a smaller learning rate is SGD with a clipped gradient, without rewriting it.
             group["lr"] = lr * clip_factor * group["scale"]
-        self._bound_rho_step()
+        self._limit_rho_step()
         self.optimizer.step()
-        increment_version(self.parameters)  # which a fused optimiser does not
         method.after_step(lr=lr, kl_weight=done.kl_weight, generator=self.noise)
 
         at.cut += 1
@@ -179,14 +177,14 @@ class Trainer:
             self._diverged(recent)
         return done
 
-    def _bound_rho_step(self) -> None:
+    def _limit_rho_step(self) -> None:
         """Let no sigma change by more than a tenth of itself, where sigma's steps are made longer."""
-        rho = self.method.rho()
-        if rho is None or rho.grad is None or self.config.rho_lr == 1:
+        # Adam's steps are limited by its learning rate.
+        if self._rho is None or self.config.rho_lr == 1 or self.config.optimizer != "sgd":
             return
-        if self.config.optimizer == "sgd":  # Adam's steps are bounded by its learning rate
-            bound = LARGEST_RHO_STEP / self.optimizer.param_groups[-1]["lr"]
-            rho.grad.clamp_(-bound, bound)
+        assert self._rho.grad is not None
+        limit = LARGEST_RHO_STEP / self.optimizer.param_groups[-1]["lr"]
+        self._rho.grad.clamp_(-limit, limit)
 
     def _averaged(self) -> AbstractContextManager[None]:
         """Inside the block the weights are those that predict."""

@@ -47,7 +47,8 @@ class FlatWeights:
         self._chosen = chosen
         self._places: list[list[Place]] = [shared.places for shared in chosen]
         self._names = _all_names(model, self._places)
-        self._kinds: list[str] = []
+        self.flat: dict[str, nn.Parameter] = {}
+        """The flat parameters by kind: mu, rho, ..."""
         self._prefix = ""
         self._replaced: list[weakref.ref[Tensor]] = []
         self._held: Sequence[Tensor] = ()
@@ -81,10 +82,11 @@ class FlatWeights:
 
     def register(self, kind: str, parameter: nn.Parameter) -> None:
         """Make a flat parameter one of the model's own."""
-        self._kinds.append(kind)
+        self.flat[kind] = parameter
         self.model.register_parameter(f"{self._prefix}_{kind}", parameter)
 
     def parameter(self, kind: str) -> nn.Parameter:
+        """The flat parameter of this kind, as the model has it now."""
         return self.model.get_parameter(f"{self._prefix}_{kind}")
 
     def ordinary_parameters(self) -> Iterator[nn.Parameter]:
@@ -96,7 +98,7 @@ class FlatWeights:
 
     def ordinary_state(self) -> dict[str, Tensor]:
         """The model's state_dict without what is bound: buffers and ordinary parameters."""
-        own = {key for kind in self._kinds for keys in self._keys(kind) for key in keys}
+        own = {key for kind in self.flat for keys in self._keys(kind) for key in keys}
         rest = {k: v for k, v in self.model.state_dict().items() if k not in own}
         for name, value in rest.items():
             if not isinstance(value, Tensor):
@@ -114,7 +116,7 @@ class FlatWeights:
             for place in places:
                 delattr(place.module, place.attribute)
                 setattr(place.module, place.attribute, parameter)
-        for kind in self._kinds:
+        for kind in self.flat:
             delattr(self.model, f"{self._prefix}_{kind}")
         for hook in self._hooks:
             hook.remove()
@@ -136,9 +138,8 @@ class FlatWeights:
         """
         with torch.inference_mode(False):
             flat = vector.detach().to(self.dtype)
-            return [
-                flat[slot.span].view(slot.shape).detach().requires_grad_() for slot in self.layout
-            ]
+            parts = zip(flat.split(self.layout.sizes), self.layout.slots, strict=True)
+            return [part.view(slot.shape).detach().requires_grad_() for part, slot in parts]
 
     @contextmanager
     def holding(self, leaves: Sequence[Tensor]) -> Iterator[None]:
@@ -169,13 +170,15 @@ class FlatWeights:
 
     @property
     def at_rest(self) -> bool:
+        """Whether the model holds the mean."""
         return self._held is self._at_rest
 
     def refresh(self) -> None:
         """Follow mu to other memory or another device; for a model in another dtype, cast it anew."""
         resting = self.at_rest
-        self._at_rest = self.leaves(self.parameter("mu"))
-        self._mean_at = self.parameter("mu").data_ptr()
+        self.flat = {kind: self.parameter(kind) for kind in self.flat}
+        self._at_rest = self.leaves(self.flat["mu"])
+        self._mean_at = self.flat["mu"].data_ptr()
         if resting:
             self._hold(self._at_rest)
 
@@ -186,16 +189,20 @@ class FlatWeights:
                 "the model no longer belongs to this posterior: another Posterior took it, or it was "
                 "released."
             )
-        if any(not self.parameter(kind).requires_grad for kind in self._kinds):
+        mu = self.flat["mu"]
+        if not mu.requires_grad:
             raise ValueError(
                 "the posterior was frozen with its model after wrapping. Freeze before wrapping, or leave "
                 "weights out with select=."
             )
-        if self.parameter("mu").data_ptr() != self._mean_at:
+        if mu.data_ptr() != self._mean_at:
             self.refresh()
+        modules = dict(self.model.named_modules(remove_duplicate=False))
         for places, tensor, address in zip(self._places, self._held, self._addresses, strict=True):
             for place in places:
-                if self._at(place) is not tensor or tensor.data_ptr() != address:
+                owner = modules.get(place.name.rpartition(".")[0])
+                present = getattr(owner, place.attribute, None)
+                if present is not tensor or tensor.data_ptr() != address:
                     raise ValueError(
                         f"the weight {place.name!r} no longer belongs to this posterior: after wrapping, a "
                         "layer or weight was replaced, or another Posterior took it. Do that first, then "
@@ -212,16 +219,20 @@ class FlatWeights:
         """One tensor for each weight as a vector of mu's dtype; a missing one is zeros. None if all are."""
         if all(tensor is None for tensor in tensors):
             return None
-        like = self.parameter("mu").detach()
-        parts = [
-            like.new_zeros(slot.size) if tensor is None else _dense(tensor).reshape(-1)
-            for slot, tensor in zip(self.layout, tensors, strict=True)
-        ]
+        like = self.flat["mu"].detach()
+        parts = []
+        for size, tensor in zip(self.layout.sizes, tensors, strict=True):
+            if tensor is None:
+                parts.append(like.new_zeros(size))
+            else:
+                dense = tensor.to_dense() if tensor.is_sparse else tensor
+                parts.append(dense.detach().reshape(-1))
         return torch.cat(parts).to(like.dtype)
 
     def named(self, vector: Tensor) -> dict[str, Tensor]:
         """Views of a flat vector by weight name, in the weight's shape."""
-        return {slot.name: vector[slot.span].view(slot.shape) for slot in self.layout}
+        names = (slot.name for slot in self.layout)
+        return dict(zip(names, self.layout.split(vector), strict=True))
 
     # ------------------------------------------------------------------ helpers
 
@@ -232,14 +243,6 @@ class FlatWeights:
             for place in places:
                 setattr(place.module, place.attribute, tensor)
 
-    def _at(self, place: Place) -> Any:
-        """What stands at a place now, by its name; None if there is no such module any more."""
-        path, _, attribute = place.name.rpartition(".")
-        try:
-            return getattr(self.model.get_submodule(path), attribute, None)
-        except AttributeError:
-            return None
-
     def _all_places(self) -> list[Place]:
         return [place for places in self._places for place in places]
 
@@ -247,7 +250,7 @@ class FlatWeights:
         return {(id(place.module), place.attribute) for place in self._all_places()}
 
     def _flat_parameters(self) -> list[nn.Parameter]:
-        return [self.parameter(kind) for kind in self._kinds]
+        return list(self.flat.values())
 
     def _keys(self, kind: str) -> list[list[str]]:
         """The names of each weight's part of a flat parameter in the model's state_dict."""
@@ -258,7 +261,7 @@ class FlatWeights:
     @torch.no_grad()
     def _split_in_state(self, _module: nn.Module, state: Any, prefix: str, _metadata: Any) -> None:
         """In a state_dict flat parameters stand by weight: copies, since savers drop what shares memory."""
-        for kind in self._kinds:
+        for kind in self.flat:
             flat = state.pop(f"{prefix}{self._prefix}_{kind}")
             for part, keys in zip(self.named(flat).values(), self._keys(kind), strict=True):
                 state.update({prefix + key: part.detach().clone() for key in keys})
@@ -275,7 +278,7 @@ class FlatWeights:
         errors: list[str],
     ) -> None:
         """The reverse, before a state_dict is loaded."""
-        for kind in self._kinds:
+        for kind in self.flat:
             present = self.parameter(kind).detach()
             parts = []
             for slot, keys in zip(self.layout, self._keys(kind), strict=True):
@@ -297,7 +300,7 @@ class FlatWeights:
 
     def follow(self, fn: Callable[[Tensor], Tensor], apply: Callable[[], None]) -> None:
         """The model is moved or converted: mu and the others go along, but stay in float32 at least."""
-        before = {kind: self.parameter(kind).data for kind in self._kinds}
+        before = {kind: self.parameter(kind).data for kind in self.flat}
         apply()
         self.dtype = fn(torch.empty(0, dtype=self.dtype, device=before["mu"].device)).dtype
         wide = torch.promote_types(self.dtype, torch.float32)
@@ -311,7 +314,7 @@ class FlatWeights:
         """An optimiser has stepped the parameters with these ids."""
         if not self._at_rest:
             return
-        mu = self.parameter("mu")
+        mu = self.flat["mu"]
         if id(mu) in stepped:
             increment_version(mu)  # which a fused optimiser does not
             if self.dtype != mu.dtype:
@@ -390,8 +393,3 @@ def _prefixes() -> Iterator[str]:
     while True:
         yield f"posterior{number}"
         number += 1
-
-
-def _dense(tensor: Tensor) -> Tensor:
-    tensor = tensor.detach()
-    return tensor.to_dense() if tensor.is_sparse else tensor
