@@ -6,15 +6,14 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import increment_version
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from bayesrnn import torch_private
+from bayesrnn.weights import optimisers
 from bayesrnn.weights.select import (
     Place,
     Select,
@@ -24,6 +23,7 @@ from bayesrnn.weights.select import (
     choose,
     lay_out,
 )
+from bayesrnn.weights.state import StateByWeight
 
 
 class FlatWeights:
@@ -70,15 +70,12 @@ class FlatWeights:
         self._prefix = next(p for p in _prefixes() if p not in taken)
         for kind, parameter in parameters.items():
             self.register(kind, parameter)
-        self._hooks = [
-            self.model.register_state_dict_post_hook(partial(FlatWeights._split_in_state, self)),
-            self.model.register_load_state_dict_pre_hook(self._join_in_state),
-            self.model.register_load_state_dict_post_hook(self._after_load),
-        ]
+        self._state = StateByWeight(self.model, self.layout, self._names, self._prefix, self.flat)
+        self._loaded = self.model.register_load_state_dict_post_hook(self._after_load)
         owners.append(self)
         torch_private.after_apply(self.model, owners)
         self.refresh()
-        _watch(self)
+        optimisers.tell(self)
 
     def register(self, kind: str, parameter: nn.Parameter) -> None:
         """Make a flat parameter one of the model's own."""
@@ -98,7 +95,7 @@ class FlatWeights:
 
     def ordinary_state(self) -> dict[str, Tensor]:
         """The model's state_dict without what is bound: buffers and ordinary parameters."""
-        own = {key for kind in self.flat for keys in self._keys(kind) for key in keys}
+        own = {key for kind in self.flat for keys in self._state.keys(kind) for key in keys}
         rest = {k: v for k, v in self.model.state_dict().items() if k not in own}
         for name, value in rest.items():
             if not isinstance(value, Tensor):
@@ -118,8 +115,8 @@ class FlatWeights:
                 setattr(place.module, place.attribute, parameter)
         for kind in self.flat:
             delattr(self.model, f"{self._prefix}_{kind}")
-        for hook in self._hooks:
-            hook.remove()
+        self._state.remove()
+        self._loaded.remove()
         owners = self.model.__dict__["_bayesrnn"]
         owners.remove(self)
         if not owners:
@@ -176,7 +173,7 @@ class FlatWeights:
     def refresh(self) -> None:
         """Follow mu to other memory or another device; for a model in another dtype, cast it anew."""
         resting = self.at_rest
-        self.flat = {kind: self.parameter(kind) for kind in self.flat}
+        self.flat.update({kind: self.parameter(kind) for kind in self.flat})
         self._at_rest = self.leaves(self.flat["mu"])
         self._mean_at = self.flat["mu"].data_ptr()
         if resting:
@@ -252,49 +249,6 @@ class FlatWeights:
     def _flat_parameters(self) -> list[nn.Parameter]:
         return list(self.flat.values())
 
-    def _keys(self, kind: str) -> list[list[str]]:
-        """The names of each weight's part of a flat parameter in the model's state_dict."""
-        if kind == "mu":  # under the weight's own names, as in the state of an ordinary model
-            return self._names
-        return [[f"{self._prefix}_{kind}.{slot.name}"] for slot in self.layout]
-
-    @torch.no_grad()
-    def _split_in_state(self, _module: nn.Module, state: Any, prefix: str, _metadata: Any) -> None:
-        """In a state_dict flat parameters stand by weight: copies, since savers drop what shares memory."""
-        for kind in self.flat:
-            flat = state.pop(f"{prefix}{self._prefix}_{kind}")
-            for part, keys in zip(self.named(flat).values(), self._keys(kind), strict=True):
-                state.update({prefix + key: part.detach().clone() for key in keys})
-
-    def _join_in_state(
-        self,
-        _module: nn.Module,
-        state: Any,
-        prefix: str,
-        _metadata: Any,
-        _strict: bool,
-        missing: list[str],
-        _unexpected: list[str],
-        errors: list[str],
-    ) -> None:
-        """The reverse, before a state_dict is loaded."""
-        for kind in self.flat:
-            present = self.parameter(kind).detach()
-            parts = []
-            for slot, keys in zip(self.layout, self._keys(kind), strict=True):
-                given = [state.pop(prefix + key) for key in keys if prefix + key in state]
-                part = given[0] if given else present[slot.span].view(slot.shape)
-                if not given:
-                    missing.append(prefix + keys[0])
-                if part.shape != slot.shape:
-                    errors.append(
-                        f"size mismatch for {prefix + keys[0]}: {tuple(part.shape)} given, the model "
-                        f"needs {slot.shape}."
-                    )
-                    part = present[slot.span]
-                parts.append(part.detach().reshape(-1).to(present))
-            state[f"{prefix}{self._prefix}_{kind}"] = torch.cat(parts)
-
     def _after_load(self, _module: nn.Module, _incompatible: Any) -> None:
         self.refresh()
 
@@ -310,20 +264,20 @@ class FlatWeights:
                 parameter.data = values.to(parameter.device, wide)
         self.refresh()
 
-    def _after_step(self, stepped: set[int]) -> None:
+    def stepped(self, parameters: set[int]) -> None:
         """An optimiser has stepped the parameters with these ids."""
         if not self._at_rest:
             return
         mu = self.flat["mu"]
-        if id(mu) in stepped:
+        if id(mu) in parameters:
             increment_version(mu)  # which a fused optimiser does not
             if self.dtype != mu.dtype:
                 self.refresh()
-        elif any(id(old()) in stepped for old in self._replaced if old() is not None):
+        elif any(id(old()) in parameters for old in self._replaced if old() is not None):
             warnings.warn(
                 "this optimiser was made before the model became Bayesian, and trains weights that are no "
                 "longer used. Make it after Posterior(model, ...), of model.parameters().",
-                stacklevel=4,
+                stacklevel=5,
             )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -331,24 +285,7 @@ class FlatWeights:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        _watch(self)
-
-
-_watched: weakref.WeakSet[FlatWeights] = weakref.WeakSet()
-_hook: list[Any] = []
-
-
-def _watch(weights: FlatWeights) -> None:
-    """Tell these weights of every optimiser's steps."""
-    _watched.add(weights)
-    if not _hook:
-        _hook.append(register_optimizer_step_post_hook(_after_step))
-
-
-def _after_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    for weights in list(_watched):
-        weights._after_step(stepped)
+        optimisers.tell(self)
 
 
 def _bound_in(model: nn.Module) -> list[FlatWeights]:
