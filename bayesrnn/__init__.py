@@ -1,4 +1,4 @@
-"""Bayesian recurrent neural networks, and any other nn.Module: Bayes by Backprop in four lines."""
+"""Bayesian recurrent neural networks, and any other nn.Module: Bayes by Backprop in three lines."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Looked up on first use, so that `bayesrnn --help` need not wait for torch.
+# Imported on first use, so that `bayesrnn --help` does not load torch.
 _HOME = {
     "Cuts": "bayesrnn.data.cuts",
     "Minibatches": "bayesrnn.data.minibatches",

@@ -1,15 +1,15 @@
-"""Small files for plain weights: zeros not stored, the others whole or as bytes.
+"""Small files for the weights of a pruned model: zeros are not stored, other weights as float32 or int8.
 
-The file is safetensors; its metadata "bayesrnn" is JSON, whose "header" lists under "packed" the tensors that
-are stored in pieces, and under "tied" those that are another one's. A packed tensor "w" is
+The file is safetensors; its metadata entry "bayesrnn" is JSON, whose "header" lists under "packed" the packed
+tensors, and under "tied" the names of tied tensors. A packed tensor "w" is stored as
 
     w.shape   int64      its shape
-    w.mask    uint8      one bit a weight, row by row, the first in the highest bit: 1 where it is not zero
+    w.mask    uint8      one bit per weight, row by row, highest bit first: 1 where the weight is not zero
     w.values  float32    the weights that are not zero, in that order
               or int8    the same, divided by their row's scale and rounded
-    w.scale   float32    with int8 only: one a row, its largest |weight| / 127
+    w.scale   float32    int8 only: one per row, its largest |weight| / 127
 
-and all others stand under their own names. Reading needs no posterior:
+and every other tensor under its own name. Reading needs no posterior:
 `model.load_state_dict(read_state(path))`.
 """
 
@@ -35,18 +35,18 @@ def write_state(
     storage: Storage = "sparse",
     header: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write a model's `state_dict` to one small file: "sparse" keeps each weight's value, "int8" 127 steps.
+    """Write a model's `state_dict` to one small file; "sparse" is exact, "int8" is quantised.
 
-    With int8 a weight is off by at most half a step, its row's largest |weight| / 254.
+    With int8 the error of a weight is at most the largest |weight| of its row / 254.
     """
     if storage not in get_args(Storage):
         raise ValueError(f"storage = {storage!r}; use {' or '.join(get_args(Storage))}.")
     tensors: dict[str, Tensor] = {}
     packed, tied, first = [], {}, {}
     for name, tensor in state.items():
-        place = (tensor.data_ptr(), tensor.shape, tensor.stride())
-        if tensor.numel() and first.setdefault(place, name) != name:
-            tied[name] = first[place]
+        memory = (tensor.data_ptr(), tensor.shape, tensor.stride())
+        if tensor.numel() and first.setdefault(memory, name) != name:
+            tied[name] = first[memory]
             continue
         parts = _encode(name, tensor.detach().cpu(), storage)
         if name not in parts:
@@ -57,17 +57,17 @@ def write_state(
 
 
 def read_state(path: str | os.PathLike[str]) -> dict[str, Tensor]:
-    """The `state_dict` that `write_state` wrote, dense."""
+    """The dense `state_dict` from a file written by `write_state`."""
     return read_with_header(path)[0]
 
 
 def read_with_header(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The `state_dict`, and what else the file says of the model."""
+    """The dense `state_dict` and the file's header."""
     tensors, header = load_tensors(path)
     if header.get("format") != FORMAT:
         raise ValueError(
-            f"{path} has format {header.get('format')!r}, not {FORMAT!r}: it is no exported model, or one "
-            "of another version."
+            f"{path} has format {header.get('format')!r}, not {FORMAT!r}: it is not an exported model, "
+            "or one of another version."
         )
     names = header["packed"]
     parts = {f"{name}.{part}" for name in names for part in ("shape", "mask", "values", "scale")}

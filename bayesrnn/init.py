@@ -1,7 +1,7 @@
-"""Where training starts: rules for the means (on a plain module) and for sigma.
+"""Initialisation: of the weights of a plain module, and of sigma.
 
-The means are the module's own weights, so any initialisation does, a trained network included.
-A rule for sigma is a function of one slot; give one to `Posterior(sigma_init=...)`.
+The means start at the module's own weights, so any initialisation works, including a trained network.
+A sigma rule is a function of one slot (one weight tensor); pass it as `Posterior(sigma_init=...)`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ def constant(sigma: float) -> SigmaRule:
 
 
 def proportional(fraction: float = 0.1, *, floor: float = 1e-3) -> SigmaRule:
-    """sigma = fraction * root mean square of the tensor's means: noise in step with the weights.
+    """sigma = fraction * root mean square of the tensor's means. The default.
 
-    The default. It suits a fresh network and one already trained; tensors of zeros get `floor`.
+    It suits a fresh network and a trained one; tensors of zeros get `floor`.
     """
     _check_positive(fraction=fraction, floor=floor)
 
@@ -37,7 +37,7 @@ def proportional(fraction: float = 0.1, *, floor: float = 1e-3) -> SigmaRule:
 
 
 def per_weight(fraction: float = 0.1, *, floor: float = 1e-3) -> SigmaRule:
-    """sigma = fraction * |mu|, weight by weight, for a network already trained."""
+    """sigma = fraction * |mu| for each weight, for a network that is already trained."""
     _check_positive(fraction=fraction, floor=floor)
     return lambda slot, mu, prior, generator: (fraction * mu.abs()).clamp_min(floor)
 
@@ -45,7 +45,7 @@ def per_weight(fraction: float = 0.1, *, floor: float = 1e-3) -> SigmaRule:
 def from_prior(scale: float = 1.0) -> SigmaRule:
     """sigma uniform in [p/4, p/2] for recurrent weights and [p/2, p] elsewhere, times `scale`.
 
-    p is the prior's standard deviation. This is the rule of the paper's authors' own script.
+    p is the prior's standard deviation. This is the rule in the script of the paper's authors.
     """
     _check_positive(scale=scale)
 
@@ -69,7 +69,7 @@ def initial_sigma(
     prior: object,
     generator: Generator | None,
 ) -> Tensor:
-    """The start of every sigma as a flat vector: from a number, a rule, or None for `proportional()`."""
+    """The initial sigma of every weight as a flat vector: from a number, a rule, or None for the default."""
     if sigma_init is None:
         rule = proportional()
     elif callable(sigma_init):
@@ -104,7 +104,7 @@ def uniform_(model: nn.Module, bound: float, *, generator: Generator | None = No
 def fan_in_(model: nn.Module, *, generator: Generator | None = None) -> None:
     """The authors' script: truncated normal 1/sqrt(fan in), embeddings N(0, 1), output biases 0.
 
-    An LSTM's fan in counts its input and its state together, and its biases share it.
+    The fan in of an LSTM is the size of its input plus that of its state, for the biases too.
     """
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
@@ -120,7 +120,7 @@ def fan_in_(model: nn.Module, *, generator: Generator | None = None) -> None:
 
 
 def _recurrent_fan_in(module: nn.Module, name: str) -> int:
-    """Inputs and state of the layer and direction that a recurrent parameter belongs to."""
+    """The size of input plus state for the layer and direction of a recurrent parameter."""
     suffix = (
         name.split("_", 2)[2] if name.count("_") >= 2 else ""
     )  # "l0", "l1_reverse", "" for a cell
@@ -147,7 +147,9 @@ def _check_positive(**values: float) -> None:
 
 def _check_sigma(name: str, mu: Tensor, sigma: Tensor) -> None:
     if not torch.isfinite(mu).all():
-        raise ValueError(f"the weight {name!r} holds nan or infinite values; wrap a sound model.")
+        raise ValueError(
+            f"the weight {name!r} holds nan or infinite values; start from finite weights."
+        )
     if not (torch.isfinite(sigma).all() and (sigma > 0).all()):
         raise ValueError(
             f"sigma_init gives {name!r} a standard deviation that is not positive and "

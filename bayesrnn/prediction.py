@@ -1,4 +1,4 @@
-"""What the model expects, and how sure it is: at the mean weights or averaged over samples of them."""
+"""Predictive distributions and their uncertainty, at the mean weights or averaged over weight samples."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from bayesrnn.posterior import Posterior
 class Categorical:
     """A distribution over classes (the last axis of `log_probs`); entropies in nats.
 
-    mutual_information = entropy - expected_entropy is the part of the uncertainty that more data
-    would remove: how much the sampled models disagree. It is 0 at the mean weights.
+    mutual_information = entropy - expected_entropy measures how much the weight samples disagree: the
+    part of the uncertainty that more data would remove. It is 0 at the mean weights.
     """
 
     log_probs: Tensor  # (..., classes)
     entropy: Tensor  # (...)
     expected_entropy: Tensor  # (...)
     states: tuple[Any, ...]
-    """Each sample's recurrent state, for the next stretch of the same sequence."""
+    """The recurrent state of each sample, for the next part of the same sequence."""
 
     @property
     def probs(self) -> Tensor:
@@ -44,9 +44,9 @@ class Categorical:
 
 @dataclass(frozen=True)
 class Values:
-    """A distribution over real values: its mean, and its variance in two parts.
+    """A predictive distribution over real values: its mean, and its variance in two parts.
 
-    `aleatoric` is the noise the model believes is in the data, `epistemic` its own ignorance.
+    `aleatoric` is the noise in the data as the model estimates it, `epistemic` the variance over weights.
     """
 
     mean: Tensor
@@ -70,9 +70,9 @@ def predict(
     """Class probabilities averaged over `samples` draws of the weights; `samples=0` for the mean.
 
     The model is called as `model(*inputs)`, or `model(*inputs, state)` with `states` from an earlier
-    call, and must return logits (..., classes) or a pair (logits, state); `read` turns any other
-    return value into one of these. The same `seed` means the same weights in every call, so a long
-    sequence can be predicted in stretches. Nothing of the model or the posterior is changed.
+    call, and must return logits (..., classes) or a pair (logits, state); `read` converts any other
+    return value to one of these. The same `seed` gives the same weight samples in every call, so a long
+    sequence can be predicted in parts. The model and the posterior are not changed.
     """
     average, last_states = PredictiveAverage(), []
     for logits, state in _outputs(posterior, inputs, samples, seed, states, read):
@@ -97,9 +97,9 @@ def predict_values(
     states: Sequence[Any] | None = None,
     read: Callable[[Any], Any] | None = None,
 ) -> Values:
-    """Real values: predictive mean with aleatoric and epistemic variance.
+    """The predictive mean of real values, with aleatoric and epistemic variance.
 
-    As `predict`, but the model (or `read`) returns a mean, a pair (mean, variance) or a triple
+    Like `predict`, but the model (or `read`) returns a mean, a pair (mean, variance) or a triple
     (mean, variance, state). Without a variance the aleatoric part is 0.
     """
     values, variances, last_states = Moments(), Moments(), []
@@ -115,12 +115,12 @@ def _check_variance(mean: Tensor, variance: object) -> None:
     if not isinstance(variance, Tensor) or variance.shape != mean.shape:
         got = tuple(variance.shape) if isinstance(variance, Tensor) else type(variance).__name__
         raise ValueError(
-            f"beside a mean of shape {tuple(mean.shape)} stands a variance of {got}. Return (mean, variance) "
+            f"the mean has shape {tuple(mean.shape)}, but the variance is {got}. Return (mean, variance) "
             "or (mean, variance, state), or use read= to make one of these."
         )
     if (variance < 0).any():
         raise ValueError(
-            f"a variance is {variance.min().item():g}; return the variance, not its logarithm nor a state."
+            f"a variance is {variance.min().item():g}; return the variance, not its logarithm or a state."
         )
 
 
@@ -133,7 +133,7 @@ def _outputs(
     read: Callable[[Any], Any] | None,
     parts: int = 2,
 ) -> Iterator[tuple[Any, ...]]:
-    """What the model returns for each weight sample, padded with zeros and None to `parts`."""
+    """The model's outputs for each weight sample, padded to `parts` entries with zeros and None."""
     if not isinstance(posterior, Posterior):
         hint = "; use its .posterior" if hasattr(posterior, "posterior") else ""
         raise ValueError(f"predict needs a Posterior; got a {type(posterior).__name__}{hint}.")
@@ -146,7 +146,7 @@ def _outputs(
     with torch.no_grad(), evaluating(posterior.model):
         for s in range(count):
             weights = posterior.sample(generator=generators[s]) if samples else posterior.mean()
-            with weights:  # each sample with weights of its own, the same for the whole sequence
+            with weights:  # one weight sample for the whole sequence
                 state = () if states is None else (states[s],)
                 output = posterior.model(*inputs, *state)
                 output = read(output) if read is not None else output

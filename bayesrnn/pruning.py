@@ -1,4 +1,4 @@
-"""Setting the weights that matter least to zero: which go first, and a model without them."""
+"""Pruning: the order in which weights are dropped, and a model with some of them set to zero."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from bayesrnn.variational import pruning
 
 @dataclass(frozen=True)
 class DropOrder:
-    """The order in which weights of a model are dropped, by name: the share of weights that go before."""
+    """The order in which weights are dropped: for each weight, the share of weights dropped before it."""
 
     weights: Mapping[str, Tensor]
-    """What the model predicts with."""
+    """The weights of the model, by name."""
     order: dict[str, Tensor]
 
     def kept(self, drop: float) -> dict[str, Tensor]:
-        """Which weights stay when the share `drop` goes, as booleans in each weight's shape."""
+        """Masks of the weights that are kept when the share `drop` is dropped, by name."""
         if not 0 <= drop < 1:
             raise ValueError(
                 f"drop = {drop} must be at least 0 and below 1: a share of the weights."
@@ -31,7 +31,7 @@ class DropOrder:
 
     @contextmanager
     def dropped(self, drop: float) -> Iterator[dict[str, Tensor]]:
-        """Inside the block the model's weights are its present ones, with the share `drop` of them zero."""
+        """Inside the block the share `drop` of the model's weights is zero; afterwards all are restored."""
         kept = self.kept(drop)
         before = {name: self.weights[name].detach().clone() for name in kept}
         try:
@@ -46,13 +46,13 @@ class DropOrder:
 
 
 def by_signal_to_noise(posterior: Posterior, *, per_tensor: bool = False) -> DropOrder:
-    """By |mu| / sigma over the whole model, or in each tensor by itself."""
+    """Order by |mu| / sigma, over the whole model or within each tensor."""
     weights = posterior.weights.model_weights()
     return _drop_order(weights, posterior.named(posterior.snr()), per_tensor)
 
 
 def by_magnitude(weights: Mapping[str, Tensor], *, per_tensor: bool = False) -> DropOrder:
-    """By |w| of weights by name, as a model without a posterior is pruned."""
+    """Order by |w|, for models without a posterior."""
     return _drop_order(weights, {n: w.detach().abs() for n, w in weights.items()}, per_tensor)
 
 

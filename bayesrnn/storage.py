@@ -1,4 +1,4 @@
-"""Tensors and their description in one safetensors file: written whole or not at all, checked on load."""
+"""Tensors and a JSON header in one safetensors file: written atomically, with a checksum."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ def save_tensors(
     path: str | os.PathLike[str], tensors: Mapping[str, Tensor], header: dict[str, Any]
 ) -> None:
     """Write `tensors` and a JSON `header` to `path`, atomically."""
-    # Tied weights appear under two names; safetensors stores no aliases, so each gets its own copy.
+    # Tied weights have several names; safetensors stores no aliases, so each name gets its own copy.
     plain = {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
-    # One entry only: safetensors writes several in no fixed order, and equal states shall be equal files.
+    # One entry only: safetensors writes several in arbitrary order, and equal states should be equal files.
     metadata = {"bayesrnn": json.dumps({"header": header, "sha256": _digest(plain, header)})}
 
     def write(temporary: str) -> None:
         try:
             safetensors.torch.save_file(plain, temporary, metadata)
-        except safetensors.SafetensorError as error:  # its way to say that the disk is full
+        except safetensors.SafetensorError as error:  # raised when the disk is full
             raise OSError(str(error)) from None
 
     write_atomically(path, write)
 
 
 def load_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read back what `save_tensors` wrote; raise ValueError if a byte of it has changed."""
+    """Read a file written by `save_tensors`; raise ValueError if any byte of it has changed."""
     path = Path(path)
     if not path.is_file():
         raise ValueError(
@@ -48,9 +48,7 @@ def load_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[
     except safetensors.SafetensorError as error:
         raise ValueError(f"{path} is damaged or no safetensors file ({error}).") from None
     if "bayesrnn" not in metadata:
-        raise ValueError(
-            f"{path} was not written by bayesrnn: it has no description of its tensors."
-        )
+        raise ValueError(f"{path} was not written by bayesrnn: it has no bayesrnn header.")
     try:
         description = json.loads(metadata["bayesrnn"])
         header, sha256 = description["header"], description["sha256"]
@@ -62,7 +60,7 @@ def load_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[
 
 
 def write_atomically(path: str | os.PathLike[str], write: Callable[[str], Any]) -> None:
-    """Let `write` fill a temporary file beside `path`, then rename it: readers never see half a file."""
+    """Write to a temporary file in the same folder, then rename it: readers never see a partial file."""
     path = Path(path)
     check_writable(path)
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
@@ -79,7 +77,7 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[str], Any]) 
 
 
 def check_writable(path: Path) -> None:
-    """Raise unless a file can be written there, before the work that would fill it."""
+    """Raise ValueError unless a file can be written there; to be called before long work."""
     if path.is_dir():
         raise ValueError(f"{path} is a folder; name a file.")
     if not path.parent.is_dir():
@@ -89,7 +87,7 @@ def check_writable(path: Path) -> None:
 
 
 def check_state(expected: Mapping[str, Tensor], given: Mapping[str, Tensor], source: str) -> None:
-    """Raise unless both have the same names and shapes."""
+    """Raise ValueError unless both have the same names, shapes and dtypes."""
     for name in expected:
         if name not in given:
             raise ValueError(
@@ -107,14 +105,14 @@ def check_state(expected: Mapping[str, Tensor], given: Mapping[str, Tensor], sou
             )
     for name in given:
         if name not in expected:
-            raise ValueError(f"{source} has {name!r}, for which this model has no place.")
+            raise ValueError(f"{source} has {name!r}, which this model does not have.")
 
 
 @torch.no_grad()
 def copy_state(
     current: Mapping[str, Tensor], given: Mapping[str, Tensor], source: str = "the state"
 ) -> None:
-    """Copy `given` over the tensors of `current`, all or none."""
+    """Copy `given` into the tensors of `current`; on a mismatch nothing is copied."""
     check_state(current, given, source)
     for name, tensor in current.items():
         tensor.copy_(given[name])

@@ -1,4 +1,4 @@
-"""Seconds of a training epoch on MNIST, the methods in turns: `python benchmarks/digits.py --data FOLDER`."""
+"""The time of a training epoch on MNIST for each method: `python benchmarks/digits.py --data FOLDER`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def _seconds(data: str, digits: Digits, epochs: int, batch_size: int) -> dict[str, list[float]]:
-    """Each method's seconds for each epoch but the first."""
+    """The seconds of each epoch except the first, by method; methods take turns."""
     with tempfile.TemporaryDirectory() as folder:
         runs, goings = {}, {}
         for method in METHODS:

@@ -1,10 +1,10 @@
-"""Evaluation at the mean and by Monte Carlo, and memory, against the plain LSTM of the same size.
+"""The cost of evaluation, at the mean and by Monte Carlo, and of memory, relative to the plain LSTM.
 
     python benchmarks/evaluation.py [--hidden 650] [--samples 1 4 10]
 
-A text of random words, in segments as `bayesrnn evaluate` takes them. Times are medians over rounds in which
-each way scores the whole text once; memory is what the process held at most, in flat vectors of all weights,
-beyond the model, measured in a process of its own for each method.
+The text is random words, in segments as in `bayesrnn evaluate`. Times are medians over rounds in which each
+method scores the whole text once. Memory is the peak of the process beyond the model, in flat vectors of all
+weights, measured in a separate process for each method.
 """
 
 from __future__ import annotations
@@ -65,15 +65,15 @@ def evaluation_table(hidden: int, samples: list[int], words: int, rounds: int) -
 
 
 def _training_memory(method: str, hidden: int) -> tuple[int, int]:
-    """Bytes at most during training steps, and the number of weights."""
+    """Peak memory of training steps in bytes, and the number of weights."""
     torch.set_num_threads(1)
-    one_pass.enabled = False  # the compiler's own code takes another 100 MiB or so
+    one_pass.enabled = False  # the compiler itself takes about another 100 MiB
     each = contender(method, hidden)
     x, y = torch.randint(0, VOCABULARY, (2, UNROLL, BATCH))
     for _ in range(4):
         each.step(x, y)
     weights = sum(p.numel() for p in each.method.weights().values())
-    # Linux alone says how much a process held at most without counting its parent's memory.
+    # Only Linux reports a process's peak memory without that of its parent.
     status = Path("/proc/self/status").read_text()
     kibibytes = re.search(r"VmHWM:\s+(\d+)", status)
     assert kibibytes is not None

@@ -1,4 +1,4 @@
-"""How the cost of a step grows with the model, the unroll, the batch, the vocabulary and the samples.
+"""How the cost of a step grows with the size of model, unroll, batch, vocabulary and samples.
 
     python benchmarks/growth.py [--out docs/images/growth.png]
 
@@ -68,7 +68,7 @@ def median_seconds(run: Callable[[], object], repetitions: int = 7) -> float:
 
 
 def slope(sizes: list[int], seconds: list[float]) -> float:
-    """Of a straight line through the logarithms."""
+    """The slope of a straight line through the logarithms."""
     xs, ys = [math.log(s) for s in sizes], [math.log(s) for s in seconds]
     return statistics.linear_regression(xs, ys).slope
 

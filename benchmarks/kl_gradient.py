@@ -1,11 +1,11 @@
-"""How long the gradient of the KL is, before any data, over the paper's grid of priors.
+"""The gradient norm of the KL at initialisation, over the paper's grid of priors.
 
     python benchmarks/kl_gradient.py
 
-The KL of a scale mixture, estimated from one sample of each weight, has a long gradient: near zero the
-narrow component's score is steep, and with millions of weights the estimate is mostly noise. Set against a
-clipping length of 5 it decides how much of the data's gradient is left. The gradient of the KL itself, in
-expectation, is beside it.
+The KL of a scale mixture, estimated from one sample of each weight, has a large gradient norm: near zero the
+narrow component's score is steep, and with millions of weights the estimate is mostly noise. With gradient
+clipping at 5, it determines how much of the data's gradient is left. The table also has the gradient norm
+of the expected KL.
 """
 
 import argparse

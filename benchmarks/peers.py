@@ -1,10 +1,10 @@
-"""A training step of the small language model in other libraries, against the dropout LSTM.
+"""A training step of the small language model in other libraries, relative to the dropout LSTM.
 
     make peers          makes an environment of its own with benchmarks/peers.txt, and runs this
 
 Two LSTM layers of 200 units, batch 20, unroll 35, 10,000 words, Bayesian throughout; each library as its
-documentation shows it. One step of each in every round, medians over rounds. bayesian-torch draws new LSTM
-weights at every time step; it is timed as it is.
+documentation shows it. Each round takes one step of each; times are medians over rounds. bayesian-torch draws
+new LSTM weights at every time step, and is timed as it is.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class BlitzLM(nn.Module):
 
 
 class BayesianTorchLM(nn.Module):
-    """It has no embedding: that one stays an ordinary layer."""
+    """bayesian-torch has no Bayesian embedding, so the embedding is an ordinary layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class BayesianTorchLM(nn.Module):
 
 
 class ByHand(nn.Module):
-    """What one writes without a library: torch.distributions and functional_call."""
+    """Bayes by Backprop without a library: torch.distributions and functional_call."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,9 +1,9 @@
-"""Which method learns faster: runs of `bayesrnn mnist` by method, means over their seeds.
+"""Which method learns faster: runs of `bayesrnn mnist`, averaged over seeds for each method.
 
     python benchmarks/race.py runs/bbb-0 runs/bbb-1 runs/sharpened-0 runs/sharpened-1 --out race.png
 
-The seconds are those of each run's own training, so the runs must have had the same machine to themselves,
-or the same company.
+Times are the training times recorded by each run, so all runs must have been made on the same machine under
+the same load.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def average(runs: list[list[dict[str, float]]], name: str) -> list[float]:
 
 
 def first_below(runs: list[list[dict[str, float]]], clock: str, error: float) -> str:
-    """When each run's validation error was below a value first, on average."""
+    """When the validation error first fell below a value, averaged over runs."""
     found = [next((r[clock] for r in run if r["valid_error"] < error), None) for run in runs]
     reached = [value for value in found if value is not None]
     return f"{mean(reached):.1f}" if len(reached) == len(runs) else "-"

@@ -1,16 +1,16 @@
-"""What sharpening does to a trained run: the parts of its bound, and the spread of its gradient.
+"""Sharpening on a trained run: the terms of its upper bound, and the variance of its gradient.
 
     python benchmarks/sharpening.py RUN [--sigma0 0.01 0.02 0.04] [--streams 20] [--minibatches 12]
 
-With G the gradient of a minibatch's total nats at phi, in nats a word of the validation text:
+With G the gradient of a minibatch's total nats at phi, in nats per word of the validation text:
 
     gain    how much the step phi - sigma0^2 G (kappa = 1) lowers the minibatch's nats
     KL      what the step costs, sigma0^2 |G|^2 / 2
     noise   how much sigma0 eps0 raises the nats, at the step's end
 
-The bound is below the nats at phi by gain - KL - noise. Then, over draws for the same minibatch, the
-variance of the gradient at theta against that at phi, summed over the weights, where theta has no noise
-of its own (step) and where it has (step, noise); and the length of the step against that of SGD's at a
+The bound is lower than the nats at phi by gain - KL - noise. The second table has, over draws for the same
+minibatch, the variance of the gradient at theta relative to that at phi, summed over the weights, without
+noise in theta (step) and with it (step, noise); and the length of the step relative to that of SGD with a
 learning rate of 1.
 """
 
@@ -35,7 +35,7 @@ from bayesrnn.tasks.language.trained import open_folder
 
 @dataclass
 class Parts:
-    """Of the bound, in nats a word."""
+    """The terms of the bound, in nats per word."""
 
     at_phi: float = 0.0
     gain: float = 0.0
@@ -49,19 +49,19 @@ class Parts:
 
 @dataclass
 class Probe:
-    """A posterior and the minibatches to try it on."""
+    """A posterior and the minibatches to measure it on."""
 
     posterior: Posterior
     minibatches: list[Segment]
 
     def nats(self, minibatch: Segment, theta: Tensor, state: Any) -> float:
-        """The minibatch's total at these weights."""
+        """The minibatch's total nats at these weights."""
         weights = self.posterior.weights
         with torch.no_grad(), weights.holding(weights.leaves(theta)):
             return self._total(minibatch, state)[0].item()
 
     def gradient(self, minibatch: Segment, theta: Tensor, state: Any) -> tuple[Tensor, float, Any]:
-        """G at these weights, the nats, and the state after them."""
+        """G at these weights, the nats and the new state."""
         weights = self.posterior.weights
         leaves = weights.leaves(theta)
         with weights.holding(leaves):
@@ -104,7 +104,7 @@ class Probe:
         return parts
 
     def spread(self, sigma0: float, draws: int) -> tuple[float, float, float]:
-        """Variances at theta over that at phi, without and with eps0; and the step over SGD's."""
+        """The variances at theta, without and with eps0, relative to that at phi; and the relative step."""
         minibatch, generator = self.minibatches[0], torch.Generator().manual_seed(0)
         kinds: tuple[list[Tensor], ...] = [], [], []
         for _ in range(draws):

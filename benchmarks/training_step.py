@@ -1,9 +1,9 @@
-"""The cost of a training step: Bayes by Backprop and sharpening against the dropout LSTM of the same size.
+"""The cost of a training step: Bayes by Backprop and sharpening, relative to the dropout LSTM.
 
     python benchmarks/training_step.py [--hidden 650 200] [--steps 15]
 
-Every round takes one step of each method, so that whatever else the machine does hits all alike;
-the figures are medians over rounds. Nothing else should run meanwhile.
+Every round takes one step of each method, so that other load on the machine affects all of them; the
+numbers are medians over rounds. Nothing else should run at the same time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ METHODS = ("dropout", "bbb", "bbb sampled", "sharpened")
 
 @dataclass
 class Contender:
-    """A method in training, as `bayesrnn train` does it."""
+    """A method in training, as in `bayesrnn train`."""
 
     method: Method
     optimizer: torch.optim.Optimizer
@@ -62,7 +62,7 @@ def contender(way: str, hidden: int) -> Contender:
 
 
 def peak(size: int = 2048, repetitions: int = 7) -> float:
-    """Floating-point operations a second of one large matrix product."""
+    """Floating-point operations per second of one large matrix product."""
     a, b, out = (torch.rand(size, size) for _ in range(3))
     seconds = []
     for _ in range(repetitions):
@@ -73,7 +73,7 @@ def peak(size: int = 2048, repetitions: int = 7) -> float:
 
 
 def operations(hidden: int) -> int:
-    """Of the matrix products of a step: forward, and twice that backward."""
+    """Floating-point operations of a step's matrix products: forward, and twice that backward."""
     weights = 2 * 4 * hidden * 2 * hidden + hidden * VOCABULARY
     return 3 * 2 * weights * BATCH * UNROLL
 
@@ -96,7 +96,9 @@ def main() -> None:
     for hidden in options.hidden:
         contenders = {method: contender(method, hidden) for method in METHODS}
         x, y = torch.randint(0, VOCABULARY, (2, UNROLL, BATCH))
-        for each in contenders.values():  # compiles, and fills the memory that is used again
+        for each in (
+            contenders.values()
+        ):  # warm up: compile, and allocate the memory that later steps reuse
             for _ in range(3):
                 each.step(x, y)
         seconds: dict[str, list[float]] = {method: [] for method in METHODS}

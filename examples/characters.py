@@ -1,8 +1,8 @@
-"""A Bayesian character model of real prose, beside a plain LSTM of the same size: who overfits?
+"""A Bayesian character-level language model and a plain LSTM of the same size: which one overfits?
 
     python examples/characters.py
 
-The prose is Python's own reference manual, which comes with every CPython.
+The text is Python's reference manual, which comes with every CPython.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--passes", type=int, default=40, help="passes over the training text")
-    parser.add_argument("--size", type=int, default=80_000, help="characters to train on")
+    parser.add_argument("--size", type=int, default=80_000, help="number of characters to train on")
     options = parser.parse_args()
     torch.manual_seed(0)
     train, held_out, alphabet = prose(options.size)
@@ -53,7 +53,7 @@ def main() -> None:
     )
     learners = {
         "plain LSTM": (plain, None, torch.optim.Adam(plain.parameters(), lr=4e-3)),
-        "Bayesian LSTM": (model, posterior, torch.optim.Adam(posterior.parameters(), lr=4e-3)),
+        "Bayesian LSTM": (model, posterior, torch.optim.Adam(model.parameters(), lr=4e-3)),
     }
 
     table = Table("", "training text", "held-out text, best", "held-out text, at the end", box=None)
@@ -74,10 +74,10 @@ def main() -> None:
     console = Console()
     console.print("\nbits per character, lower is better", table, sep="\n", highlight=False)
     console.print(
-        f"\nThe Bayesian model's {posterior.layout.size:,} weights are worth "
+        f"\nThe Bayesian model's {posterior.layout.size:,} weights hold "
         f"{posterior.description_length() / 8 / 1024:.0f} kB of information "
         f"({posterior.layout.size * 4 / 1024:.0f} kB as stored); "
-        f"{(posterior.snr() < 1).float().mean():.0%} of them are mostly noise.",
+        f"{(posterior.snr() < 1).float().mean():.0%} of them have |mu| < sigma.",
         highlight=False,
     )
 
@@ -106,7 +106,7 @@ def bits(model: CharacterModel, text: Tensor) -> float:
 
 
 def prose(size: int) -> tuple[Tensor, Tensor, list[str]]:
-    """Training and held-out text as numbers, and the alphabet."""
+    """Training and held-out text as tokens, and the alphabet."""
     from pydoc_data.topics import topics
 
     text = "\n".join(topics[name] for name in sorted(topics))

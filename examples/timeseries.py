@@ -1,11 +1,11 @@
-"""A Bayesian LSTM on a series with a gap and a change of regime: bands that widen where it knows less.
+"""A Bayesian LSTM on a time series with a gap and a change of regime: uncertainty grows in the gap.
 
     python examples/timeseries.py
 
 The LSTM reads a value and predicts the next as a normal distribution. Where a value is missing it
-reads its own prediction instead, so that through a gap each sample of the weights goes its own way.
-It trains on a noisy wave; then it is shown a new stretch of it with a gap, after which the wave
-changes its pace, which it has never seen.
+reads its own prediction instead, so that the weight samples diverge in a gap. It is trained on a
+noisy wave and then tested on a new series with a gap, followed by a wave of half the frequency, which
+is not in the training data.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import bayesrnn
 
 NOISE = 0.1
 STEPS = 2000  # to train on
-GAP, CHANGE, SHOWN = slice(120, 170), 260, 380  # in steps of the stretch that is shown
+GAP, CHANGE, SHOWN = slice(120, 170), 260, 380  # in steps of the test series
 
 
 class Forecaster(nn.Module):
@@ -63,7 +63,7 @@ def main() -> None:
     seen[GAP] = torch.nan
     values = bayesrnn.predict_values(posterior, seen[:, None, None], samples=100)
 
-    # Values come one step ahead: the prediction for step t is at t - 1.
+    # The prediction for step t is at index t - 1.
     mean = values.mean[:-1, 0]
     total, own = values.variance[:-1, 0].sqrt(), values.epistemic[:-1, 0].sqrt()
     for name, span in [
@@ -83,7 +83,7 @@ def main() -> None:
 
 
 def wave(steps: int, change_at: int | None = None) -> tuple[Tensor, Tensor]:
-    """A wave of drifting height, with noise and without; after `change_at` it runs at half the pace."""
+    """A wave of drifting amplitude, with and without noise; at half the frequency after `change_at`."""
     time = torch.arange(steps, dtype=torch.float32)
     changed = torch.zeros(steps) if change_at is None else (time >= change_at).float()
     phase = (2 * math.pi / 20 * (1 - 0.5 * changed)).cumsum(0)
@@ -94,7 +94,7 @@ def wave(steps: int, change_at: int | None = None) -> tuple[Tensor, Tensor]:
 def train(series: Tensor, passes: int) -> bayesrnn.Posterior:
     model = Forecaster()
     posterior = bayesrnn.Posterior(model, bayesrnn.EmpiricalNormal(), sigma_init=0.02)
-    optimizer = torch.optim.Adam(posterior.parameters(), lr=5e-3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, passes)
     cuts = bayesrnn.Cuts(series[:-1, None], targets=series[1:], num_streams=10, unroll=50)
     for _ in track(range(passes), description="training"):
@@ -107,7 +107,7 @@ def train(series: Tensor, passes: int) -> bayesrnn.Posterior:
                 )
                 (nats * cuts.loss_scale).backward()
             posterior.accumulate_grad(draw, kl_weight=cuts.kl_weight)
-            nn.utils.clip_grad_norm_(posterior.parameters(), 5.0)
+            nn.utils.clip_grad_norm_(model.parameters(), 5.0)
             optimizer.step()
         schedule.step()
     return posterior

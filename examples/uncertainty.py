@@ -1,9 +1,9 @@
-"""Enter models of your own in the uncertainty benchmark: an n-gram model, and one from Hugging Face.
+"""The uncertainty benchmark for your own models: an n-gram model, and one from Hugging Face.
 
     python examples/uncertainty.py --steps 300
 
 A model needs one method, `next_word_log_probs(tokens, state)`. The transformer is built from a config and
-trained here, so nothing is downloaded; needs `pip install transformers`.
+trained here, so nothing is downloaded. Requires `pip install transformers`.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from bayesrnn.tasks.language.uncertainty_study import render_gaps
 
 
 class HuggingFace:
-    """A causal language model of the transformers library; the state is the words it still sees."""
+    """A causal language model of the transformers library; its state is the most recent words."""
 
     def __init__(self, model: GPT2LMHeadModel) -> None:
         self.model = model.eval()
@@ -82,13 +82,13 @@ def main() -> None:
     train(transformer, corpus.train, options.steps)
 
     text = corpus.test[: options.words + 1]
-    spoilt = [Text("reversed", reverse(text)), Text("shuffled", shuffle(text))]
-    spoilt.append(Text("noise 20%", add_noise(text, 0.2)))
+    corrupted = [Text("reversed", reverse(text)), Text("shuffled", shuffle(text))]
+    corrupted.append(Text("noise 20%", add_noise(text, 0.2)))
     contenders = [
         Contender("trigram", [NGram(corpus.train, size)]),
         Contender("transformer", [HuggingFace(transformer)]),
     ]
-    print(render_gaps(benchmark(contenders, Text("true", text), spoilt, size)))
+    print(render_gaps(benchmark(contenders, Text("true", text), corrupted, size)))
 
 
 if __name__ == "__main__":

@@ -112,7 +112,7 @@ def test_tied_weights_are_stored_once_and_names_may_be_odd(tmp_path):
 def test_wrong_files(tmp_path):
     path = tmp_path / "other.safetensors"
     save_tensors(path, {"w": torch.zeros(2)}, {"format": "something else"})
-    with pytest.raises(ValueError, match="no exported model"):
+    with pytest.raises(ValueError, match="not an exported model"):
         read_state(path)
     with pytest.raises(ValueError, match="storage = 'zip'"):
         write_state(path, {}, "zip")  # pyright: ignore[reportArgumentType]

@@ -86,7 +86,7 @@ def test_a_bad_state_dict_changes_nothing():
     for bad, message in [
         ({k: v for k, v in good.items() if k != "rho.bias"}, "has no 'rho.bias'"),
         ({**good, "rho.bias": torch.zeros(5)}, "'rho.bias' has shape"),
-        ({**good, "mu.other": torch.zeros(5)}, "has 'mu.other', for which this model has no place"),
+        ({**good, "mu.other": torch.zeros(5)}, "has 'mu.other', which this model does not have"),
     ]:
         with pytest.raises(ValueError, match=message):
             posterior.load_state_dict(bad)

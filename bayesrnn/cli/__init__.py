@@ -36,7 +36,7 @@ COMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Parse, run, and turn a wrong input into one line and exit code 2."""
+    """Run the command; report invalid input in one line, with exit code 2."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         _run(arguments[0], arguments[1:])
     except BrokenPipeError:
-        sys.stderr.close()  # whoever read our output has left
+        sys.stderr.close()  # the reader of our output, such as `head`, has exited
     except (ValueError, OSError) as error:
         if debug:
             raise
@@ -69,7 +69,7 @@ def _run(name: str, arguments: list[str]) -> None:
     else:
         names = [*trained, *COMMANDS]
         near = get_close_matches(name, names, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}."
+        hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(names)}."
         raise ValueError(f"unknown command {name!r}; {hint}")
 
 
@@ -85,7 +85,7 @@ def _usage() -> str:
         *(f"  {name:{width}}  {summary}" for name, summary in summaries.items()),
         "",
         "  --version  print the version",
-        "  --debug    with any command: show where an error came from",
+        "  --debug    show the traceback of an error (works with any command)",
     ]
     return "\n".join(lines)
 

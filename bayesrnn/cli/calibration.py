@@ -1,4 +1,4 @@
-"""`bayesrnn calibration`: are runs right as often as they say?"""
+"""`bayesrnn calibration`: does a run's confidence match its accuracy?"""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from tyro.conf import Positional
 
 @dataclass(frozen=True)
 class Calibration:
-    """Measure calibration: expected error, Brier score and likelihood by confidence."""
+    """Measure calibration: expected calibration error, Brier score and likelihood by confidence."""
 
     run_folders: Positional[tuple[Path, ...]]
     """Folders written by `bayesrnn train`."""
     samples: int = 10
-    """Also predict with an average over this many samples of the weights, where a run can be sampled."""
+    """Number of weight samples to average over; 0 to skip. Runs that cannot be sampled ignore it."""
     words: int = 0
-    """Number of words of the text to use; 0 for all."""
+    """Number of words to evaluate on; 0 for all."""
     split: Literal["train", "valid", "test"] = "test"
-    """Part of the text: train, valid or test."""
+    """Split to evaluate on: train, valid or test."""
     streams: int = 20
-    """Number of stretches of text to go through side by side."""
+    """Number of parallel streams to divide the text into."""
     seed: int = 0
     """Random seed."""
     data: str | None = None
-    """Another text than the runs' own, or where their text is now."""
+    """Text to evaluate on; by default the text each run was trained on."""
     out: Path | None = None
     """Folder to write the figures to."""
     json: bool = False
@@ -41,7 +41,7 @@ class Calibration:
         from bayesrnn.tasks.language.trained import open_trained
 
         if not self.run_folders:
-            raise ValueError("name at least one run folder.")
+            raise ValueError("give at least one run folder.")
         check_extras(figures=self.out is not None)
         if self.samples < 0:
             raise ValueError(f"samples = {self.samples} must be 0 or more.")

@@ -12,22 +12,22 @@ from tyro.conf import Positional
 
 @dataclass(frozen=True)
 class Compare:
-    """Compare runs of one kind in a table: perplexity or error, speed and size."""
+    """Compare runs of one experiment in a table: perplexity or error, speed and size."""
 
     run_folders: Positional[tuple[Path, ...]]
-    """Run folders, all of one kind."""
+    """Run folders, all of the same experiment."""
     samples: int = 0
-    """Also predict with an average over this many samples of the weights, where a run can be sampled."""
+    """Number of weight samples to average over; 0 to skip. Runs that cannot be sampled ignore it."""
     dynamic: bool = False
-    """Also measure language models with dynamic evaluation."""
+    """Add dynamic evaluation (language models only)."""
     lr: float = 0.1
     """Learning rate of dynamic evaluation."""
     data: str | None = None
-    """Other data than the runs' own, or where their data are now."""
+    """Data to evaluate on; by default the data each run was trained on."""
     markdown: bool = False
     """Print the table as Markdown."""
     json: bool = False
-    """Print JSON."""
+    """Print the table as JSON."""
 
     def run(self) -> None:
         from rich.console import Console

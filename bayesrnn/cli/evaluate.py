@@ -1,4 +1,4 @@
-"""`bayesrnn evaluate`: the perplexity of a run, in all its ways of predicting."""
+"""`bayesrnn evaluate`: the perplexity of a run, for each way of predicting."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ class Evaluate:
     """Measure a run's perplexity: at the mean, by Monte Carlo, sharpened, with dynamic evaluation."""
 
     run_folder: Positional[Path]
-    """A folder written by `bayesrnn train`, or a file by `bayesrnn prune --export`."""
+    """Run folder of `bayesrnn train`, or a file written by `bayesrnn prune --export`."""
     split: Literal["train", "valid", "test"] = "test"
-    """Part of the text: train, valid or test."""
+    """Split to evaluate on: train, valid or test."""
     samples: int = 0
-    """Also predict with an average over this many samples of the weights."""
+    """Number of weight samples to average over; 0 to skip."""
     sharpened: bool = False
-    """Also score with the sharpened posterior: an upper bound on perplexity."""
+    """Add the sharpened posterior's score, an upper bound on perplexity."""
     dynamic: bool = False
-    """Also measure each way of predicting with dynamic evaluation."""
+    """Add dynamic evaluation to each way of predicting."""
     lr: float = 0.1
     """Learning rate of dynamic evaluation."""
     streams: int = 1
-    """Number of stretches of text to score side by side; with 1 the state is carried from start to end."""
+    """Number of parallel streams to divide the text into; with 1 the state is carried through all of it."""
     seed: int = 0
     """Random seed."""
     data: str | None = None
-    """Another text than the run's own, or where its text is now."""
+    """Text to evaluate on; by default the text the run was trained on."""
     json: bool = False
-    """Print JSON lines."""
+    """Print one line of JSON for each result."""
 
     def run(self) -> None:
         from rich.progress import Progress
@@ -52,9 +52,9 @@ class Evaluate:
             raise ValueError(f"lr = {self.lr} must be above 0.")
         (model,) = open_trained(self.run_folder)
         method, config = model.method, model.config
-        # Each way of predicting: its name, and what `perplexity` is told.
-        resting = "mean" if len(method.resting()) == 1 else f"{len(method.resting())} kept samples"
-        ways: list[tuple[str, dict]] = [(resting, {"streams": self.streams})]
+        # Each way of predicting: its name, and the arguments for `perplexity`.
+        default = "mean" if len(method.resting()) == 1 else f"{len(method.resting())} kept samples"
+        ways: list[tuple[str, dict]] = [(default, {"streams": self.streams})]
         if self.samples != 0:
             ways.append(
                 (f"{self.samples} samples", {"streams": self.streams, "samples": self.samples})
@@ -62,7 +62,7 @@ class Evaluate:
         if self.sharpened:
             own = {"streams": config.batch_size, "steps": config.unroll, "sharpened": True}
             ways.append(("sharpened", own))
-        for _, options in ways:  # complain before the work, not after
+        for _, options in ways:  # reject what cannot be done before any work
             make_scorer(
                 method,
                 samples=options.get("samples", 0),
@@ -70,7 +70,7 @@ class Evaluate:
                 seed=self.seed,
             )
         if self.dynamic:
-            # In the order of the text, whatever the streams above: nothing is learnt before it is scored.
+            # One stream, whatever --streams says: no word may be learnt before it is scored.
             adapting = {"dynamic_lr": self.lr, "streams": 1, "steps": DYNAMIC_STEPS}
             ways += [(f"{name}, dynamic", {**options, **adapting}) for name, options in ways]
         tokens = model.tokens(self.split, self.data)
@@ -99,5 +99,5 @@ class Evaluate:
                 print(json.dumps(record))
             else:
                 sign = "<=" if result.is_bound else "  "
-                note = "  (an upper bound: it has seen the words)" if result.is_bound else ""
+                note = "  (an upper bound: sharpened on these words)" if result.is_bound else ""
                 print(f"  {name:22} perplexity {sign} {result.value:8.2f}{note}")

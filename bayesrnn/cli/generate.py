@@ -1,4 +1,4 @@
-"""`bayesrnn generate`: text from a run."""
+"""`bayesrnn generate`: generate text with a run's model."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from tyro.conf import Positional
 
 @dataclass(frozen=True)
 class Generate:
-    """Write text with a run's model."""
+    """Generate text with a run's model."""
 
     run_folder: Positional[Path]
-    """A folder written by `bayesrnn train`, or a file by `bayesrnn prune --export`."""
+    """Run folder of `bayesrnn train`, or a file written by `bayesrnn prune --export`."""
     prompt: str = ""
-    """Words to begin with."""
+    """Text to continue."""
     words: int = 60
-    """Number of words to write."""
+    """Number of words to generate."""
     temperature: float = 1.0
-    """Temperature: below 1 for likelier words, above 1 for more surprising ones."""
+    """Sampling temperature; below 1 favours likely words, above 1 flattens the distribution."""
     top_k: int = 0
-    """Draw from this many of the likeliest words only; 0 for all."""
+    """Sample among the k likeliest words only; 0 for all words."""
     weights: Literal["mean", "sample"] = "mean"
-    """Weights to write with: the mean, or one sample."""
+    """Weights to generate with: the posterior mean, or one sample."""
     seed: int = 0
     """Random seed."""
     json: bool = False
-    """Print JSON."""
+    """Print the prompt and the generated words as JSON."""
 
     def run(self) -> None:
         from bayesrnn.tasks.language.data.corpus import END

@@ -1,4 +1,4 @@
-"""`bayesrnn inspect`: what a saved posterior holds."""
+"""`bayesrnn inspect`: a summary of a saved posterior."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tyro.conf import Positional
 
 @dataclass(frozen=True)
 class Inspect:
-    """Show what a saved posterior holds: its prior, and size, noise and signal of each weight tensor."""
+    """Summarise a saved posterior: its prior, and the size, noise and signal of each weight tensor."""
 
     file: Positional[Path]
-    """A file written by Posterior.save or Sharpened.save."""
+    """File written by Posterior.save or Sharpened.save."""
     json: Annotated[bool, "print JSON"] = False
     """Print JSON instead of a table."""
 
@@ -35,7 +35,7 @@ def _summary(path: Path) -> dict:
 
     tensors, header = load_tensors(path)
     if "select" not in header:
-        raise ValueError(f"{path} holds no posterior.")
+        raise ValueError(f"{path} has no posterior.")
     rows = []
     for name in header["select"]:
         mu, sigma = tensors[f"mu.{name}"], sigma_from_rho(tensors[f"rho.{name}"])

@@ -1,4 +1,4 @@
-"""Progress of work that takes a while, on the terminal's error stream, so that results can be piped."""
+"""A progress bar on standard error, so that results on standard output can be piped."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def steps(total: int) -> Iterator[Callable[[str, int], None]]:
-    """A bar with the time left; call what it gives with what is being done and how much was."""
+    """A progress bar with the time left; yields `advance(description, amount)`."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 

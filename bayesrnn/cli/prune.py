@@ -1,4 +1,4 @@
-"""`bayesrnn prune`: how much of a run can go, and the small model that is left."""
+"""`bayesrnn prune`: how many weights of a run can be removed, and the small model that remains."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from tyro.conf import Positional
 
 @dataclass(frozen=True)
 class Prune:
-    """Drop weights by signal to noise: perplexity against the share dropped, and a small model."""
+    """Prune by signal to noise: measure perplexity by share dropped, and export a small model."""
 
     run_folder: Positional[Path]
-    """A folder written by `bayesrnn train` with method bbb or sharpened."""
+    """Run folder of `bayesrnn train` with method bbb or sharpened."""
     drop: float | None = None
-    """Share of weights to drop, for the figure of the pattern and the export; 0.8 by default."""
+    """Share of weights to drop, for the pattern figure and the export; 0.8 by default."""
     max_loss: str | None = None
-    """Instead of --drop: drop as many as raise perplexity by no more than this, such as 1% or 0.01."""
+    """Largest allowed rise in perplexity, such as 1% or 0.01; finds the share, instead of --drop."""
     per_layer: bool = False
-    """Drop the same share of each weight matrix, not by one threshold for the whole model."""
+    """Drop the same share of each weight matrix, instead of one threshold for the whole model."""
     baseline: Path | None = None
-    """Folder of another run to prune by magnitude, for comparison, such as a plain LSTM."""
+    """Run folder of a baseline to prune by magnitude, such as a plain LSTM."""
     export: Path | None = None
-    """Write the pruned model to this file, for `evaluate`, `score` and `generate`."""
+    """File to write the pruned model to, for `evaluate`, `score` and `generate`."""
     storage: Literal["sparse", "int8"] = "sparse"
-    """Storage in the exported file: sparse keeps exact values, int8 takes a byte a weight."""
+    """Storage in the exported file: sparse keeps exact values, int8 takes one byte per weight."""
     out: Path | None = None
-    """Folder to write the figures to: the curve and the pattern of each gate."""
+    """Folder to write the figures to: the pruning curve and the pattern of each gate."""
     split: Literal["train", "valid", "test"] = "valid"
-    """Part of the text: train, valid or test."""
+    """Split to evaluate on: train, valid or test."""
     streams: int = 20
-    """Number of stretches of text to score side by side."""
+    """Number of parallel streams to divide the text into."""
     data: str | None = None
-    """Another text than the run's own, or where its text is now."""
+    """Text to evaluate on; by default the text the run was trained on."""
     json: bool = False
-    """Print JSON."""
+    """Print the results as JSON."""
 
     def run(self) -> None:
         from bayesrnn.cli.progress import steps
@@ -60,7 +60,7 @@ class Prune:
             )
         max_loss = None if self.max_loss is None else _share(self.max_loss)
         model = open_folder(self.run_folder)
-        report.posterior_of(model)  # complain before the work, not after
+        report.posterior_of(model)  # reject a run without a posterior before any work
         baseline = None if self.baseline is None else open_folder(self.baseline)
         if self.export is not None:
             check_writable(self.export)
@@ -121,7 +121,7 @@ class Prune:
 
 
 def _share(text: str) -> float:
-    """1% and 0.01 alike."""
+    """A share written as 1% or as 0.01."""
     try:
         value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:

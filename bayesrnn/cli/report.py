@@ -1,4 +1,4 @@
-"""`bayesrnn report`: one page about some runs."""
+"""`bayesrnn report`: one HTML page about a set of runs."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from tyro.conf import Positional
 
 @dataclass(frozen=True)
 class Report:
-    """Write one self-contained HTML page about runs of one kind."""
+    """Write one self-contained HTML page about runs of one experiment."""
 
     run_folders: Positional[tuple[Path, ...]]
-    """Run folders, all of one kind."""
+    """Run folders, all of the same experiment."""
     out: Path = Path("report.html")
     """File to write the page to."""
     samples: int = 10
-    """Number of weight samples to average over, where a run can be sampled."""
+    """Number of weight samples to average over. Runs that cannot be sampled ignore it."""
     words: int = 20_000
-    """Language models: words of test text for uncertainty and calibration; 0 for all."""
+    """Number of test words for uncertainty and calibration; 0 for all (language models only)."""
     other: str | None = None
-    """Language models: a text of another domain: pydocs, ptb, wikitext-2, a folder or a file."""
+    """Text of another domain: pydocs, ptb, wikitext-2, a folder or a file (language models only)."""
     drop: float = 0.8
-    """Language models: share of weights to drop in the figure of the pruning pattern."""
+    """Share of weights to drop in the pruning pattern figure (language models only)."""
     streams: int = 20
-    """Language models: number of stretches of text to go through side by side."""
+    """Number of parallel streams to divide the text into (language models only)."""
     seed: int = 0
     """Random seed."""
     data: str | None = None
-    """Other data than the runs' own, or where their data are now."""
+    """Data to evaluate on; by default the data each run was trained on."""
     json: bool = False
-    """Print where the page was written as JSON."""
+    """Print the path of the page as JSON."""
 
     def run(self) -> None:
         from rich.console import Console

@@ -1,4 +1,4 @@
-"""`bayesrnn score`: what a run makes of each word of a text."""
+"""`bayesrnn score`: the probability and uncertainty of each word of a text."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class Score:
     """Show each word of a text with its probability, the model's entropy and mutual information."""
 
     run_folder: Positional[Path]
-    """A folder written by `bayesrnn train`, or a file by `bayesrnn prune --export`."""
+    """Run folder of `bayesrnn train`, or a file written by `bayesrnn prune --export`."""
     file: Positional[Path]
-    """Text file, with words between white space; - for standard input."""
+    """Text file with words separated by white space; - for standard input."""
     samples: int | None = None
-    """Number of weight samples; 0 for the mean alone, which has no mutual information. By default 10
-    if the run can be sampled."""
+    """Number of weight samples to average over; 0 for the mean weights, without mutual information.
+    By default 10 if the run can be sampled."""
     seed: int = 0
     """Random seed."""
     json: bool = False
@@ -54,7 +54,7 @@ def _print_coloured(words) -> None:
         if word.word == "<eos>":
             text.append("\n")
             continue
-        # From likely to unlikely: plain, yellow, red; underlined where the samples disagree most.
+        # Likely words plain, unlikely ones yellow or red; underlined where the samples disagree most.
         style = "red" if word.surprise > 8 else "yellow" if word.surprise > 5 else ""
         if word.mutual_information > 0.3:
             style += " underline"

@@ -1,4 +1,4 @@
-"""`bayesrnn train`, `bayesrnn mnist` and so on: train a run of an experiment, or resume its training."""
+"""`bayesrnn train`, `bayesrnn mnist`, ...: train a run of an experiment, or resume one."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ C = TypeVar("C", bound=Settings)
 
 @dataclass(frozen=True)
 class Train(Generic[C]):
-    """The options of a command that trains: the settings of its experiment, and these."""
+    """The options of a training command: the settings of its experiment, and these."""
 
     config: Annotated[OmitArgPrefixes[C], arg(name="")]
     run: str = ""
-    """Folder of the run; by default named after the settings, in runs/."""
+    """Run folder; by default a name made from the settings, in runs/."""
     resume: bool = False
-    """Resume the run in the folder given with --run, with the settings it began with."""
+    """Resume the run in the folder given by --run, with its own settings."""
     checkpoint_minutes: float = 10.0
-    """Also write a checkpoint every so many minutes."""
+    """Minutes between checkpoints; one is also written after each epoch."""
     tensorboard: bool = True
-    """Write the metrics for TensorBoard too, if it is installed."""
+    """Write the metrics for TensorBoard as well, if it is installed."""
     json: bool = False
-    """Print only the metrics of the last epoch, as JSON."""
+    """Print only the last epoch's metrics, as JSON."""
 
 
 def run(experiment: Experiment, arguments: list[str]) -> None:
-    """Parse the arguments, and train."""
+    """Parse the arguments and train."""
     options = tyro.cli(
         Train[experiment.config],
         prog=f"bayesrnn {experiment.command}",
@@ -52,7 +52,7 @@ def run(experiment: Experiment, arguments: list[str]) -> None:
 
 
 def _defaults(experiment: Experiment, arguments: list[str]) -> Settings:
-    """The settings before the options are parsed: the resumed run's, or what the options named decide."""
+    """The default of every option: the resumed run's settings, or those of the preset and method given."""
     folder = _given(arguments, "run")
     if "--resume" in arguments and folder is not None:
         return open_run(Path(folder), experiment).config
@@ -61,7 +61,7 @@ def _defaults(experiment: Experiment, arguments: list[str]) -> Settings:
 
 
 def _given(arguments: list[str], name: str) -> str | None:
-    """What is given for an option."""
+    """The value given for an option, or None."""
     option = "--" + name.replace("_", "-")
     for index, argument in enumerate(arguments):
         if argument == option and index + 1 < len(arguments):
@@ -108,7 +108,7 @@ def _train(experiment: Experiment, options: Train[Any]) -> None:
 def _follow(
     trainer: Trainer, experiment: Experiment, *, tensorboard: bool, quiet: bool
 ) -> Mapping[str, Any] | None:
-    """Train to the end or until Ctrl-C, with a progress bar and a line an epoch; returns the last line."""
+    """Train until done or Ctrl-C, showing a progress bar and each epoch's line; returns the last metrics."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     board = _board(trainer.run_folder.folder) if tensorboard else None

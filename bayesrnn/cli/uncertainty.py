@@ -1,4 +1,4 @@
-"""`bayesrnn uncertainty`: do runs know when a text is not theirs?"""
+"""`bayesrnn uncertainty`: is a run less certain of text unlike its training text?"""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from tyro.conf import Positional
 
 @dataclass(frozen=True)
 class Uncertainty:
-    """Measure how much less sure runs are of reversed, shuffled, noisy and foreign text."""
+    """Measure uncertainty on out-of-distribution text: reversed, shuffled, noisy or of another domain."""
 
     run_folders: Positional[tuple[Path, ...]]
     """Folders written by `bayesrnn train`."""
     samples: tuple[int, ...] = (1, 2, 5, 10, 20)
-    """Numbers of weight samples to average over, where a run can be sampled."""
+    """Numbers of weight samples to average over. Runs that cannot be sampled ignore them."""
     other: str | None = None
     """Text of another domain: pydocs, ptb, wikitext-2, a folder or a file. By default pydocs, for runs
-    that did not learn from it but know most of its words."""
+    that were trained on other text but know most of its words."""
     noise: tuple[float, ...] = (0.05, 0.1, 0.2, 0.5)
-    """Shares of words to replace."""
+    """Shares of words to replace by random ones, one noisy text for each."""
     window: int = 10
-    """Words of a window that is to be told in- or out-of-distribution."""
+    """Number of words in a window to classify as in- or out-of-distribution."""
     words: int = 0
-    """Number of words of the text to use; 0 for all."""
+    """Number of words to evaluate on; 0 for all."""
     split: Literal["train", "valid", "test"] = "test"
-    """Part of the text: train, valid or test."""
+    """Split to evaluate on: train, valid or test."""
     streams: int = 20
-    """Number of stretches of text to go through side by side."""
+    """Number of parallel streams to divide the text into."""
     seed: int = 0
     """Random seed."""
     data: str | None = None
-    """Another text than the runs' own as the true one, or where their text is now."""
+    """In-distribution text; by default the text each run was trained on."""
     out: Path | None = None
     """Folder to write the figures to."""
     json: bool = False
@@ -50,14 +50,14 @@ class Uncertainty:
         from bayesrnn.tasks.language.trained import open_trained
 
         if not self.run_folders:
-            raise ValueError("name at least one run folder.")
+            raise ValueError("give at least one run folder.")
         check_extras(figures=self.out is not None)
         study.check_counts(self.samples)
         models = open_trained(*self.run_folders)
         subjects = study.subjects(models, split=self.split, data=self.data, words=self.words)
         work = []
         for subject in subjects:
-            texts = study.spoilt_texts(
+            texts = study.other_texts(
                 subject,
                 split=self.split,
                 other=self.other,
@@ -89,9 +89,9 @@ class Uncertainty:
         else:
             words = ", ".join(f"{n:,}" for n in sorted({len(s.tokens) - 1 for s in subjects}))
             print(
-                f"{words} words of {self.split} text; entropies in nats/word, gaps against the true "
-                f"text;\nAUROC of telling {self.window} words apart by entropy (H), mutual information "
-                "(MI) and -log p\n"
+                f"{words} words of {self.split} text; entropies in nats/word; gaps relative to the true "
+                f"text;\nAUROC of classifying windows of {self.window} words by entropy (H), mutual "
+                "information (MI) and -log p\n"
             )
             print(study.render_gaps(gaps))
         if self.out is not None:

@@ -1,1 +1,1 @@
-"""Where minibatches come from. Knows torch; knows nothing of the rest of the package."""
+"""Minibatches, and downloads. Depends on torch, and on no other part of the package."""

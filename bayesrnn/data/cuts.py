@@ -1,4 +1,4 @@
-"""Truncated minibatches of one long sequence, in order, with the state carried and the KL weighted."""
+"""One long sequence in chunks for truncated backpropagation, with its state and its KL weight."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from torch import Tensor
 
 
 class Cuts:
-    """A long sequence as N parallel streams, cut along time [F17, sec. 3].
+    """A long sequence as N parallel streams, in chunks of `unroll` time steps [F17, sec. 3].
 
-    Iterating yields (x, y) for each cut c = 1..C, with time first: x is (T, N) for tokens and
+    Iterating yields (x, y) for each chunk c = 1..C, with time first: x is (T, N) for tokens and
     (T, N, features) for a series, and y the same one step later (or the given targets).
 
-    `state` carries the recurrent state: it is None at the start of a pass, and detached when set.
+    `state` carries the recurrent state: it is None at the start of a pass, and is detached when set.
 
         for x, y in cuts:
             output, cuts.state = model(x, cuts.state)
 
-    Streams are contiguous stretches of the sequence, so a fraction of N steps at its end is left out;
-    nothing else is. The last cut of a pass may be shorter.
+    Each stream is a contiguous part of the sequence. A remainder of fewer than N steps at the end of the
+    sequence is left out. The last chunk of a pass may be shorter.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Cuts:
         self._state: Any = None
 
     def __len__(self) -> int:
-        """C, the number of cuts in one pass."""
+        """C, the number of chunks in one pass."""
         return -(-self.stream_length // self.unroll)
 
     def __getitem__(self, cut: int) -> tuple[Tensor, Tensor]:
@@ -75,21 +75,21 @@ class Cuts:
 
     @property
     def loss_scale(self) -> float:
-        """1/N: what one nat adds to a loss summed over time and averaged over streams."""
+        """1/N: the weight of one nat in a loss that is summed over time and averaged over streams."""
         return 1 / self.num_streams
 
     @property
     def kl_weight(self) -> float:
-        """1/(N C): each cut's share of the KL beside a loss of that scale.
+        """1/(N C): the weight of the KL for each chunk, to go with a loss scaled by `loss_scale`.
 
-        Over a pass the losses and KL shares add up to (total nats + KL) / N: the KL is paid once.
-        For a loss of another scale multiply both: divide by T, the length of the cut, for a mean.
+        Over a pass the losses and KL shares add up to (total nats + KL) / N: the KL counts once.
+        For a loss of another scale multiply both: for a mean over time, divide by T, the chunk's length.
         """
         return self.loss_scale / len(self)
 
     @property
     def state(self) -> Any:
-        """The recurrent state after the last cut; None at the start of a pass."""
+        """The recurrent state after the last chunk; None at the start of a pass."""
         return self._state
 
     @state.setter
@@ -102,7 +102,7 @@ class Cuts:
 
 
 def detach(state: Any) -> Any:
-    """A recurrent state (a tensor, None, or tuples, lists and dicts of them) cut from its graph."""
+    """Detach a recurrent state: a tensor, None, or tuples, lists and dicts of them."""
     if isinstance(state, Tensor):
         return state.detach()
     if isinstance(state, tuple) and hasattr(state, "_fields"):

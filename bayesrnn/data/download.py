@@ -1,4 +1,4 @@
-"""Files fetched once: checked against their checksum, with progress, and whole or not at all."""
+"""Downloads, with a progress bar and a checksum; a file appears only once it is complete."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """Where prepared corpora and downloads are kept: $BAYESRNN_CACHE, else the user's cache folder."""
+    """The folder of prepared corpora and downloads: $BAYESRNN_CACHE, or else the user's cache folder."""
     own = os.environ.get("BAYESRNN_CACHE")
     if own:
         return Path(own)
@@ -18,7 +18,7 @@ def cache_folder() -> Path:
 
 
 def download(url: str, path: Path, *, sha256: str | None = None, md5: str | None = None) -> Path:
-    """Fetch `url` to `path` unless it is already there; raise ValueError if the checksum is wrong."""
+    """Download `url` to `path` unless it exists already; raise ValueError if the checksum is wrong."""
     if path.exists():
         return path
     from rich.progress import Progress
@@ -51,7 +51,7 @@ def download(url: str, path: Path, *, sha256: str | None = None, md5: str | None
     except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
         reason = getattr(error, "reason", error)
         raise ValueError(
-            f"cannot download {url} ({reason}). Fetch the files by other means and give their folder "
+            f"cannot download {url} ({reason}). Obtain the files some other way and give their folder "
             "with --data."
         ) from None
     finally:

@@ -12,7 +12,7 @@ Weighting = Literal["uniform", "geometric"]
 
 
 class Minibatches:
-    """Examples (x, y) in a new random order each pass.
+    """Examples (x, y) in minibatches, in a new random order each pass.
 
         for (x, y), kl_weight in zip(minibatches, minibatches.kl_weights, strict=True):
             with posterior.sample() as draw:
@@ -21,9 +21,9 @@ class Minibatches:
             posterior.accumulate_grad(draw, kl_weight=kl_weight)
 
     The shares pi_i of the KL add up to one over a pass of M minibatches: uniform, pi_i = 1/M, or
-    geometric, pi_i = 2^(M-i) / (2^M - 1), by which the first minibatches follow the prior and the last
-    the data (Blundell et al., 2015, sec. 3.4). Uniform ones are all `kl_weight`. The last minibatch may
-    be smaller.
+    geometric, pi_i = 2^(M-i) / (2^M - 1), with which the first minibatches mostly follow the prior and the
+    later ones the data (Blundell et al., 2015, sec. 3.4). With uniform shares every weight is `kl_weight`.
+    The last minibatch may be smaller.
     """
 
     def __init__(
@@ -48,9 +48,9 @@ class Minibatches:
         self.weighting = weighting
         self.seed = seed
         self.kl_weights = tuple(self._share(index) * self.loss_scale for index in range(len(self)))
-        """pi_i / N of each minibatch of a pass: its share of the KL beside a loss of that scale."""
+        """pi_i / N for each minibatch of a pass: the weight of the KL with a loss scaled by `loss_scale`."""
         self.begin(0)
-        self._passes = 0  # the first pass is still to come
+        self._passes = 0  # no pass has begun yet
 
     def __len__(self) -> int:
         """M, the number of minibatches in one pass."""
@@ -62,7 +62,7 @@ class Minibatches:
             yield self[index]
 
     def begin(self, number: int) -> None:
-        """Shuffle for the pass of this number: the same order each time it is asked for."""
+        """Shuffle for pass `number`; the order depends only on the seed and the number."""
         generator = torch.Generator().manual_seed(self.seed + 1_000_003 * number)
         self._order = torch.randperm(len(self.x), generator=generator)
         self._passes = number + 1
@@ -75,12 +75,12 @@ class Minibatches:
 
     @property
     def loss_scale(self) -> float:
-        """1/N for minibatches of N: what one nat adds to a loss summed over examples and divided by N."""
+        """1/N, with N the batch size: the weight of one nat in the loss."""
         return 1 / self.batch_size
 
     @property
     def kl_weight(self) -> float:
-        """1 / (M N), the same for every minibatch; ValueError where the shares differ."""
+        """1 / (M N), the same for every minibatch; ValueError if the shares are not uniform."""
         if self.weighting != "uniform":
             raise ValueError(
                 f"with {self.weighting} weighting each minibatch has a KL weight of its own: iterate over "
@@ -89,10 +89,10 @@ class Minibatches:
         return self.kl_weights[0]
 
     def _share(self, index: int) -> float:
-        """pi_i, the first minibatch being 0."""
+        """pi_i, counted from 0."""
         if self.weighting == "uniform":
             return 1 / len(self)
-        # Later ones are as good as nothing, and times a gradient they would be denormal, which is slow.
+        # Later shares are negligible, and products with them would be denormal, which is slow.
         if index >= 64:
             return 0.0
         return 2.0 ** -(index + 1) / (1 - 2.0 ** -len(self))

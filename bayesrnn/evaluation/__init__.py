@@ -1,1 +1,1 @@
-"""What several experiments measure alike: calibration, and loss against the share of weights dropped."""
+"""Measurements shared by several experiments: calibration and pruning curves."""

@@ -1,4 +1,4 @@
-"""Is a model right as often as it says? Calibration error, Brier score and likelihood by confidence."""
+"""Calibration: expected calibration error, Brier score and likelihood by confidence."""
 
 from __future__ import annotations
 
@@ -11,48 +11,48 @@ BINS = 15
 
 @dataclass(frozen=True)
 class Bin:
-    """The words of which the likeliest guess had a probability between `low` and `high`."""
+    """The predictions whose confidence, the probability of the likeliest class, is in [low, high]."""
 
     low: float
     high: float
     words: int
     confidence: float
-    """Mean probability of the likeliest word."""
+    """Mean probability of the likeliest class."""
     accuracy: float
-    """How often it came."""
+    """Share of predictions whose likeliest class was the true one."""
     nats: float
-    """Mean -log p of the word that came."""
+    """Mean -log p of the true class."""
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Of one model, or the average of some, over a text."""
+    """The calibration of a model, or of an ensemble's average, over a data set."""
 
     words: int
     accuracy: float
     confidence: float
     nats: float
-    """-log p per word."""
+    """Mean -log p of the true class."""
     brier: float
-    """sum_w (p_w - [w came])^2, per word: from 0 to 2."""
+    """Mean of sum_c (p_c - [c is true])^2: from 0 to 2."""
     calibration_error: float
-    """Expected |accuracy - confidence| over bins of confidence."""
+    """Expected calibration error: the mean |accuracy - confidence| over the bins."""
     bins: tuple[Bin, ...]
-    """Those that hold a word."""
+    """The bins that are not empty."""
 
     def as_json(self) -> dict:
         return asdict(self)
 
 
 def summarise(confidence: Tensor, correct: Tensor, nats: Tensor, brier: Tensor) -> Calibration:
-    """Calibration from what is known of each guess."""
+    """Calibration from the confidence, correctness, -log p and Brier score of each prediction."""
     from torchmetrics.functional.classification import binary_calibration_error
 
     error = binary_calibration_error(confidence, correct.long(), n_bins=BINS, norm="l1")
-    place = (confidence.double() * BINS).ceil().long().clamp(1, BINS) - 1
+    bin_of = (confidence.double() * BINS).ceil().long().clamp(1, BINS) - 1
     bins = []
     for index in range(BINS):
-        here = place == index
+        here = bin_of == index
         if here.any():
             bins.append(
                 Bin(

@@ -1,4 +1,4 @@
-"""The methods: one file each behind one protocol, and a line each in this registry."""
+"""The training methods: each is one file that implements `Method`, and one line in this registry."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _SPECS: dict[str, MethodSpec] = {}
 
 
 def register(spec: MethodSpec) -> None:
-    """Make a method known; a name stands for one method."""
+    """Register a method under its name, which must not be taken."""
     if _SPECS.get(spec.name, spec) != spec:
         raise ValueError(f"there is already a method {spec.name!r}.")
     _SPECS[spec.name] = spec
 
 
 def names(task: str) -> tuple[str, ...]:
-    """The methods that an experiment offers, in the order in which they were registered."""
+    """The methods that an experiment offers, in order of registration."""
     return tuple(name for name, s in _SPECS.items() if s.tasks is None or task in s.tasks)
 
 
@@ -30,7 +30,7 @@ def method(name: str) -> MethodSpec:
     if name not in _SPECS:
         near = get_close_matches(name, _SPECS, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
-        raise ValueError(f"unknown method {name!r}; {hint}there are {', '.join(_SPECS)}.")
+        raise ValueError(f"unknown method {name!r}; {hint}choose from {', '.join(_SPECS)}.")
     return _SPECS[name]
 
 

@@ -1,6 +1,6 @@
-"""What a method is: how a minibatch becomes gradients, and which weights predict.
+"""The protocol of a training method: how a minibatch becomes gradients, and which weights predict.
 
-No torch is loaded here, so that settings can be checked, and `--help` printed, without it.
+This module does not import torch, so that settings can be checked and `--help` printed without it.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Member = Callable[[], AbstractContextManager[Any]]
-"""Puts one member of an ensemble into the model for the length of a block; it can be used many times."""
+"""A reusable context manager: inside the block, the model has the weights of one ensemble member."""
 
 Dropout = Literal["none", "standard", "variational"]
 
 
 @dataclass(frozen=True)
 class StepResult(Generic[T]):
-    """What one minibatch gave."""
+    """The result of one minibatch."""
 
     value: T
     """What the closure returned."""
     metrics: Mapping[str, float | Tensor] = field(default_factory=dict)
-    """What the method reports of the minibatch, in nats, such as `kl_theta`."""
+    """Metrics of the minibatch in nats, such as `kl_theta`."""
 
 
 class Method(Protocol):
-    """What the training loop and the evaluations need of a method."""
+    """The interface that the training loop and the evaluations use."""
 
     model: nn.Module
 
@@ -51,15 +51,15 @@ class Method(Protocol):
         ...
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """What the optimiser trains."""
+        """The parameters that the optimiser trains."""
         ...
 
     def rho(self) -> nn.Parameter | None:
-        """The parameter that decides sigma, which has a learning rate of its own."""
+        """The parameter behind sigma, which may have its own learning rate (`rho_lr`); None without one."""
         ...
 
     def weights(self) -> dict[str, Tensor]:
-        """The weights that the model predicts with, by name: leaf tensors that require gradients."""
+        """The weights the model predicts with, by name: leaf tensors that require gradients."""
         ...
 
     def step(
@@ -80,19 +80,19 @@ class Method(Protocol):
         ...
 
     def resting(self) -> list[Member]:
-        """What predicts when nothing is sampled.
+        """The members that predict when no samples are asked for.
 
-        `[nullcontext]` stands for the weights that the model holds, such as the posterior's mean; SGLD has
-        the samples that it kept.
+        Usually `[nullcontext]`, the weights in the model, such as the posterior mean; for SGLD, the samples
+        it kept.
         """
         ...
 
     def members(self, samples: int, seed: int) -> list[Member]:
-        """A Monte Carlo ensemble; ValueError if there are not so many samples."""
+        """A Monte Carlo ensemble of `samples` members; ValueError if the method has fewer."""
         ...
 
     def available(self, samples: Sequence[int]) -> list[int]:
-        """Which of these numbers of samples `members` can give, in order."""
+        """The numbers of samples among these that `members` can provide, in ascending order."""
         ...
 
     def state_dict(self) -> dict[str, Tensor]: ...
@@ -100,30 +100,30 @@ class Method(Protocol):
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None: ...
 
     def header(self) -> dict[str, Any]:
-        """What the file of the weights says about them."""
+        """The header of the weights file."""
         ...
 
 
 @dataclass(frozen=True)
 class MethodSpec:
-    """A method as the registry knows it."""
+    """A method's entry in the registry."""
 
     name: str
     module: str
-    """Where `build(model, settings, *, select, generator) -> Method` is; imported when it is needed."""
+    """The module with `build(model, settings, *, select, generator) -> Method`; imported on first use."""
     dropout: Dropout = "none"
-    """The kind of dropout that the model shall have."""
+    """The kind of dropout in the model."""
     tasks: tuple[str, ...] | None = None
     """The experiments that offer it; None for all."""
     averages_weights: bool = True
-    """Whether an average of its weights over the steps can predict (`--average`)."""
+    """Whether the average of its weights over the training steps can predict (`--average`)."""
 
     def build(
         self, model: nn.Module, settings: Any, *, select: Select = None, generator: Generator
     ) -> Method:
-        """The method around a freshly initialised model; losses are averaged over the minibatch.
+        """The method for a freshly initialised model, whose losses are averages over the minibatch.
 
-        `select` says by name which weights are Bayesian, where the method has a posterior.
+        `select` chooses the Bayesian weights by name, if the method has a posterior.
         """
         build = import_module(self.module).build
         return build(model, settings, select=select, generator=generator)

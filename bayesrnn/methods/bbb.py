@@ -54,7 +54,7 @@ def prior_of(settings: Any) -> Any:
 
 
 class BayesByBackprop:
-    """A normal posterior over the weights, trained by sampling them once a minibatch."""
+    """A normal posterior over the weights, trained with one sample of the weights per minibatch."""
 
     def __init__(self, posterior: Posterior) -> None:
         self.posterior = posterior
@@ -86,7 +86,7 @@ class BayesByBackprop:
         pass
 
     def kl(self) -> float | None:
-        """An estimate from one sample, of a generator of its own: exact, it would cost a hundred passes."""
+        """An estimate from one sample with a fixed seed; the exact KL would take about a hundred passes."""
         generator = torch.Generator(self.posterior.rho.device).manual_seed(0)
         return self.posterior.kl(self.posterior.draw(generator=generator)).item()
 
@@ -94,7 +94,7 @@ class BayesByBackprop:
         return [nullcontext]
 
     def members(self, samples: int, seed: int) -> list[Member]:
-        # A sample's weights are made again from its seed each time: memory does not grow with samples.
+        # A member redraws its weights from a seed on each use: memory does not grow with the samples.
         seeds = [g.initial_seed() for g in sample_generators(samples, seed, torch.device("cpu"))]
         return [lambda s=s: self._sample(s) for s in seeds]
 

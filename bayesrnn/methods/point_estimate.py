@@ -29,13 +29,13 @@ def build(
 
 
 class PointEstimate:
-    """One set of weights, trained by maximum likelihood; with dropout, masks are the ensemble."""
+    """One set of weights, trained by maximum likelihood; with dropout, the ensemble is over masks."""
 
     posterior: Posterior | None = None
     sharpened: Sharpened | None = None
 
     def __init__(self, model: nn.Module, dropout: Dropout = "none") -> None:
-        """`dropout` is the kind that the model has."""
+        """`dropout` is the kind of dropout in the model."""
         self.model = model
         self.dropout: Dropout = dropout
 
@@ -90,30 +90,30 @@ class PointEstimate:
 
 
 def _mask_member(model: nn.Module, seed: int, *, held: bool) -> Member:
-    """The model in training mode, with a random stream of its own that continues from block to block.
+    """The model in training mode, with its own random state that continues from block to block.
 
-    With `held`, the stream starts again whenever the model is called: the same masks for a whole
-    sequence, however it is cut into chunks.
+    With `held`, the random state is reset on every call of the model: the masks are the same for a whole
+    sequence, however it is split into chunks.
     """
-    stream = torch.Generator().manual_seed(seed).get_state()
+    rng_state = torch.Generator().manual_seed(seed).get_state()
 
-    def start_again() -> None:
+    def reset() -> None:
         if held:
-            torch.set_rng_state(stream)
+            torch.set_rng_state(rng_state)
 
     @contextmanager
     def dropping() -> Iterator[None]:
-        nonlocal stream
+        nonlocal rng_state
         outside, mode = torch.get_rng_state(), model.training
-        torch.set_rng_state(stream)
-        hook = model.register_forward_pre_hook(lambda *_: start_again())
+        torch.set_rng_state(rng_state)
+        hook = model.register_forward_pre_hook(lambda *_: reset())
         model.train()
         try:
             yield
         finally:
             hook.remove()
             model.train(mode)
-            stream = stream if held else torch.get_rng_state()
+            rng_state = rng_state if held else torch.get_rng_state()
             torch.set_rng_state(outside)
 
     return dropping

@@ -1,8 +1,8 @@
 """Stochastic gradient Langevin dynamics (Welling and Teh, 2011; for RNNs, Gan et al., 2016).
 
-With loss = total nats / M of a pass (M = N C at the scale of `Cuts`), SGD with step lr on
-loss - log p(theta) / M, plus noise N(0, 2 lr / M), samples from the posterior as lr goes to 0. The
-training loop clips the gradient of the loss, as for every method, which bends the drift while it clips.
+With loss = (total nats of a pass) / M, where M = N C at the scale of `Cuts`, SGD with learning rate lr on
+loss - log p(theta) / M, plus noise N(0, 2 lr / M), samples from the posterior as lr goes to 0. The training
+loop clips the gradient, as for every method; steps that are clipped are not exact Langevin steps.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def build(model: nn.Module, settings: Any, *, select: Select = None, generator: 
 
 
 class Sgld(PointEstimate):
-    """The chain's latest weights are trained; an average over those of the last epochs predicts."""
+    """Trains the latest weights of the chain; predicts with an average over those of the last epochs."""
 
     def __init__(self, model: nn.Module, *, prior_sigma: float, keep: int) -> None:
         super().__init__(model)
@@ -78,9 +78,11 @@ class Sgld(PointEstimate):
                 f"this run kept {len(self.samples)} weight samples; ask for no more, or train with a larger "
                 "--sgld-samples."
             )
-        # Dynamic evaluation moves theta; the samples move along with it.
+        # Dynamic evaluation changes theta; the samples are shifted by the same amount.
         then = self.theta.detach().clone()
-        latest_first = self.samples[: -samples - 1 : -1]  # so that few are the first of many
+        latest_first = self.samples[
+            : -samples - 1 : -1
+        ]  # so that fewer samples are a prefix of more
         return [lambda s=s: self._sample(s + (self.theta.detach() - then)) for s in latest_first]
 
     def available(self, samples: Sequence[int]) -> list[int]:

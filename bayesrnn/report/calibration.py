@@ -1,4 +1,4 @@
-"""Calibration of runs: rows, their table, and their figures."""
+"""The calibration of runs as a table and figures."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CalibrationRow:
-    """The calibration of a run in one way of predicting."""
+    """The calibration of a run for one way of predicting."""
 
     run: str
     samples: int
-    """0 for the weights at rest."""
+    """Number of weight samples averaged over; 0 for none."""
     calibration: Calibration
 
     def as_json(self) -> dict:
@@ -30,7 +30,7 @@ class CalibrationRow:
 
 
 def section(rows: Sequence[CalibrationRow], guessed: str, note: str = "") -> Section:
-    """The part of a report that shows them; `guessed` is what the model predicts, such as a word."""
+    """The report section; `guessed` is what the model predicts, such as "word"."""
     pictures = [
         picture(reliability(rows, guessed), "reliability", "Accuracy by confidence"),
         picture(nats_by_confidence(rows, guessed), "nats", "Mean -log p by confidence"),
@@ -46,7 +46,7 @@ def table_of(rows: Sequence[CalibrationRow]) -> tuple[list[str], list[list[str]]
     cells = [
         [
             row.run,
-            str(row.samples) if row.samples else "rest",
+            str(row.samples) if row.samples else "none",
             f"{row.calibration.nats:.4f}",
             f"{row.calibration.accuracy:.2%}",
             f"{row.calibration.confidence:.2%}",
@@ -64,7 +64,7 @@ def render(rows: Sequence[CalibrationRow]) -> str:
 
 @styled
 def reliability(rows: Sequence[CalibrationRow], guessed: str) -> Figure:
-    """How often the likeliest word came, against how likely it was said to be."""
+    """Reliability diagram: accuracy against confidence."""
     figure, axes = axes_figure(
         f"probability of the likeliest {guessed} (%)", "how often it was right (%)"
     )
@@ -84,7 +84,7 @@ def reliability(rows: Sequence[CalibrationRow], guessed: str) -> Figure:
 
 @styled
 def nats_by_confidence(rows: Sequence[CalibrationRow], guessed: str) -> Figure:
-    """-log p of the words that came, by how sure the model was."""
+    """Mean -log p against confidence."""
     figure, axes = axes_figure(
         f"probability of the likeliest {guessed} (%)", f"-log p of the true {guessed} (nats)"
     )
@@ -101,4 +101,4 @@ def nats_by_confidence(rows: Sequence[CalibrationRow], guessed: str) -> Figure:
 
 
 def _way(row: CalibrationRow) -> str:
-    return label_text(row.run, f"{row.samples} samples" if row.samples else "at rest")
+    return label_text(row.run, f"{row.samples} samples" if row.samples else "no sampling")

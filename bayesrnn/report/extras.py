@@ -1,4 +1,4 @@
-"""What the analyses need beyond the package's own dependencies."""
+"""Optional dependencies of the analyses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 
 def check_extras(*, figures: bool) -> None:
-    """Complain before the work, not after it."""
+    """Raise ValueError before any work if an optional dependency is missing."""
     need("torchmetrics")
     if figures:
         need("matplotlib")

@@ -1,9 +1,9 @@
-"""How all figures look; the learning curves and other curves that every experiment has.
+"""The style of all figures, and the learning curves of every experiment.
 
 A figure is a function from results to a matplotlib figure.
 
-Lines differ by dash and marker as well as by colour, so they can be told apart in grey. On paper the
-ground is white; inside a page ink takes the page's own text colour, so that a dark page has light axes.
+Lines differ in dashes and markers as well as in colour, so that they can be distinguished in grey. In a
+file the background is white; in a page, axes and text take the page's text colour, for dark mode.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 
 INK = "#121314"
-"""Stands for the text colour of the page until the figure is put in one."""
+"""Placeholder for the page's text colour, until the figure is inserted into a page."""
 
-# Each readable on white and on near-black.
+# Readable on white and on near-black.
 COLOURS = ("#2f6fb3", "#d9822b", "#3f9a6b", "#c2549d", "#8a8f2a", "#7a5fc0")
 DASHES: tuple[Any, ...] = (
     "-",
@@ -39,11 +39,11 @@ DASHES: tuple[Any, ...] = (
 )
 MARKERS = ("o", "s", "^", "D", "v", "P")
 WIDTH = 4.9
-"""Inches: narrow enough that the letters stay readable at the width of a phone."""
+"""Width in inches: narrow enough for the labels to be readable on a phone."""
 
 
 def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
-    """Draw in our style, and leave matplotlib's settings as they were."""
+    """Draw in our style without changing matplotlib's settings."""
 
     @wraps(draw)
     def drawn(*args: P.args, **kwargs: P.kwargs) -> Figure:
@@ -79,7 +79,7 @@ def learning_curves(
     x_label: str = "epoch",
     scale: float = 1.0,
 ) -> Figure:
-    """A measure by epoch: validation with full markers, training dotted with empty ones."""
+    """A metric by epoch: validation with filled markers, training dotted with empty ones."""
     figure, axes = axes_figure(x_label, label)
     for index, (name, lines) in enumerate(runs.items()):
         at = [line[x] for line in lines]
@@ -100,7 +100,7 @@ def learning_curves(
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """Write a picture, on white; the name's ending says the format."""
+    """Save a figure on a white background; the file extension selects the format."""
     write_atomically(
         path,
         lambda temporary: figure.savefig(
@@ -111,7 +111,7 @@ def save(figure: Figure, path: Path) -> Path:
 
 
 def inline_svg(figure: Figure, name: str, description: str) -> str:
-    """The picture as an element of a page: no ground, ink in the page's colour, ids of its own."""
+    """The figure as inline SVG: no background, text in the page's colour, unique ids."""
     from matplotlib import rc_context
 
     out = io.StringIO()
@@ -120,20 +120,19 @@ def inline_svg(figure: Figure, name: str, description: str) -> str:
     text = out.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(
-        r' id="image\w+"', "", text
-    )  # named by content: equal pictures would share a name
+    # These ids are hashes of the content, so equal figures would share one.
+    text = re.sub(r' id="image\w+"', "", text)
     text = re.sub(r'\bid="', f'id="{name}-', text)
     text = re.sub(r'(xlink:href="#|url\(#)', rf"\g<1>{name}-", text)
     text = text.replace(INK, "currentColor")
     return text.replace("<svg ", f'<svg role="img" aria-label="{description}" ', 1)
 
 
-# ---------------------------------------------------------------------- what figures are made of
+# ---------------------------------------------------------------------- building blocks
 
 
 def axes_figure(x: str, y: str) -> tuple[Figure, Axes]:
-    """A figure with one pair of axes, by their labels."""
+    """A figure with one pair of axes, with these labels."""
     figure = blank_figure(WIDTH, 3.3)
     figure.set_layout_engine("constrained")
     axes = figure.add_subplot()
@@ -162,13 +161,13 @@ def marker(index: int) -> str:
 
 
 def label_text(name: str, *more: str) -> str:
-    """A name as it stands: no mathematics between dollars, and not left out for an underscore."""
+    """A label shown literally: matplotlib reads $ as mathematics and hides labels that begin with _."""
     text = ", ".join([name, *more]).replace("$", r"\$")
     return f" {text}" if text.startswith("_") else text
 
 
 def plain_log_ticks(axis: Any) -> None:
-    """Numbers such as 90, 100, 200 on a logarithmic axis that may span less than a decade."""
+    """Plain tick labels such as 90, 100, 200 on a logarithmic axis, even over less than a decade."""
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
     low, high = sorted(axis.get_view_interval())

@@ -1,4 +1,4 @@
-"""Pieces of a page that stands alone: sections, tables, figures, and what holds them together."""
+"""The parts of a self-contained HTML page: sections, tables, figures and the page itself."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def document(title: str, sections: Sequence[Section]) -> str:
 
 
 def picture(figure: Figure, name: str, description: str, *, wide: bool = False) -> str:
-    """A figure as part of the page; what is wide scrolls on a narrow screen."""
+    """A figure as HTML; a wide one scrolls on a narrow screen."""
     svg = figures.inline_svg(figure, name, html.escape(description, quote=True))
     kind = " class='wide'" if wide else ""
     return f"<figure{kind}>{svg}</figure>"
@@ -56,7 +56,7 @@ def table(headings: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
 
 
 def settings(runs: Sequence[Run]) -> Section:
-    """Every setting of every run, folded away."""
+    """All settings of each run, collapsed."""
     parts = [
         f"<details><summary>{html.escape(str(run.folder))}</summary>"
         f"<pre>{html.escape(run.config.to_toml())}</pre></details>"

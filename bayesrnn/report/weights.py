@@ -1,4 +1,4 @@
-"""What a posterior says of its weights, layer by layer: mu, sigma, signal to noise, information."""
+"""A posterior's weights by layer: distributions of mu, sigma and signal to noise, and information."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ Histogram = tuple[np.ndarray, np.ndarray]
 
 @dataclass(frozen=True)
 class LayerWeights:
-    """The distributions of one layer's weights, and what they cost to describe."""
+    """The distributions of one layer's weights, and their information content."""
 
     weights: int
     mu: Histogram
     sigma: Histogram
     signal_to_noise: Histogram
     bits: float | None
-    """KL[q || p] / log 2: the bits that the data have put in, beyond the prior. None for a prior that ties
-    weights together, whose KL belongs to no weight alone."""
+    """KL[q || p] / log 2: information gained from the data, in bits. None for a prior that couples
+    weights, whose KL is not a sum over weights."""
 
 
 def weights_by_layer(posterior: Posterior) -> dict[str, LayerWeights]:
-    """By layer; an LSTM's layers apart, each with all its matrices and biases."""
+    """The weights of each layer; the layers of an LSTM separately, each with its matrices and biases."""
     fixed = posterior.sigma() == 0
     columns = {
         "mu": posterior.mu.detach(),
@@ -86,12 +86,14 @@ def weights_html(posterior: Posterior, key: str) -> str:
         n: (layer.bits, layer.weights) for n, layer in layers.items() if layer.bits is not None
     }
     weights = sum(layer.weights for layer in layers.values())
-    note = f"{weights:,} weights. The prior ties some together, so their information is not told apart."
+    note = (
+        f"{weights:,} weights. The prior couples weights, so information by layer is not defined."
+    )
     if known:
         total = sum(bits for bits, _ in known.values())
         note = (
-            f"The data have put {total / 8e6:,.2f} MB of information into {weights:,} weights, "
-            f"{total / weights:.2f} bits each: what it takes to send them to someone who knows the prior."
+            f"The {weights:,} weights hold {total / 8e6:,.2f} MB of information from the data, "
+            f"{total / weights:.2f} bits each: the cost of sending them to a receiver who knows the prior."
         )
     mu = {name: layer.mu for name, layer in layers.items()}
     sigma = {name: layer.sigma for name, layer in layers.items()}
@@ -129,7 +131,7 @@ def distribution(
         axes.set_xscale("log")
         plain_log_ticks(axes.xaxis)
         axes.set_ylim(bottom=0)
-    else:  # nearly all lie near 0, and the few others are what was learnt
+    else:  # nearly all weights are near 0; a log scale shows the few that are not
         axes.set_yscale("log")
         plain_log_ticks(axes.yaxis)
     axes.legend(fontsize=7.5)
@@ -138,16 +140,16 @@ def distribution(
 
 @styled
 def information(bits: Mapping[str, tuple[float, int]]) -> Figure:
-    """Bits that each layer holds beyond its prior: total by the bar, per weight written beside it."""
+    """Information in each layer: the bar is the total, the label is bits per weight."""
     figure, axes = axes_figure("information beyond the prior (Mbit)", "")
     figure.set_figheight(0.9 + 0.3 * len(bits))
     names = list(bits)
     total = [value / 1e6 for value, _ in bits.values()]
     axes.barh(range(len(names)), total, color=COLOURS[0], height=0.6)
-    for place, (value, weights) in enumerate(bits.values()):
+    for row, (value, weights) in enumerate(bits.values()):
         axes.annotate(
             f" {value / weights:.2f} bits/weight",
-            (max(total[place], 0), place),
+            (max(total[row], 0), row),
             va="center",
             fontsize=8,
         )
@@ -166,9 +168,9 @@ def _layer(name: str) -> str:
 
 
 def _linear_edges(parts: list[Tensor]) -> np.ndarray:
-    """Around 0, so far out that one weight in a thousand of some layer lies beyond."""
-    bound = max(_quantile(part.abs(), 0.999) for part in parts)
-    return np.linspace(-bound, bound, BINS + 1)
+    """Edges symmetric about 0, wide enough for 99.9% of the weights of every layer."""
+    limit = max(_quantile(part.abs(), 0.999) for part in parts)
+    return np.linspace(-limit, limit, BINS + 1)
 
 
 def _log_edges(parts: list[Tensor]) -> np.ndarray:
@@ -179,13 +181,13 @@ def _log_edges(parts: list[Tensor]) -> np.ndarray:
 
 
 def _histogram(values: Tensor, edges: np.ndarray) -> Histogram:
-    """What lies beyond the edges is counted in the outermost bins."""
+    """A histogram; values beyond the edges are counted in the outermost bins."""
     inside = np.clip(values.cpu().double().numpy(), edges[0], edges[-1])
     counts, _ = np.histogram(inside, edges)
     return edges, counts / len(inside)
 
 
 def _quantile(values: Tensor, share: float) -> float:
-    """Without the limit that torch.quantile has on the number of values."""
-    place = min(len(values) - 1, int(share * len(values)))
-    return values.kthvalue(place + 1).values.item()
+    """A quantile, without the limit that torch.quantile has on the number of values."""
+    rank = min(len(values) - 1, int(share * len(values)))
+    return values.kthvalue(rank + 1).values.item()

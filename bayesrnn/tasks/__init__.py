@@ -1,4 +1,4 @@
-"""The experiments: a folder each, and a line each here. Each is imported when it is needed."""
+"""The experiments: each is one folder, and one line here. An experiment is imported on first use."""
 
 from bayesrnn.training.experiment import experiments as experiments
 from bayesrnn.training.experiment import register

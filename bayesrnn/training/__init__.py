@@ -1,5 +1,5 @@
-"""The loop, the run folder it writes, and its checkpoints."""
+"""The training loop, the run folders it writes, and its checkpoints."""
 
 
 class Diverged(RuntimeError):
-    """The loss is no longer a number, or worse than knowing nothing."""
+    """Training has diverged: the loss is not finite, or far above that of a uniform guess."""

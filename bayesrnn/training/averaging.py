@@ -1,4 +1,4 @@
-"""A trailing average of the weights: what predicts while the last weights still jump about."""
+"""A trailing average of the weights, which predicts better than the last, noisy iterate."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 STEPS_BETWEEN_UPDATES = 10
-"""Steps of training from one update of the average to the next; neighbouring weights are alike."""
+"""Training steps between updates of the average; consecutive iterates hardly differ."""
 
 
 class WeightAverage:
@@ -18,8 +18,8 @@ class WeightAverage:
         average <- average + (weights - average) / (1 + share * (t - 1))      at update t = 1, 2, ...
 
     share = 1 is the mean of all weights so far (Polyak and Juditsky, 1992). A smaller share forgets the
-    beginning: an average over some `share` of the updates so far, however many they are (polynomial-decay
-    averaging, Shamir and Zhang, 2013). So it needs neither a length in steps nor a moment to start at.
+    early weights: it averages over roughly the last `share` of the updates (polynomial-decay averaging,
+    Shamir and Zhang, 2013). So neither a window length nor a starting step has to be chosen.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], share: float) -> None:
@@ -30,7 +30,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Take the present weights in."""
+        """Include the current weights in the average."""
         weight = 1 / (1 + self.share * self.updates)
         self.updates += 1
         for average, parameter in zip(self.averages, self.parameters, strict=True):
@@ -38,13 +38,13 @@ class WeightAverage:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Inside the block the parameters hold the average; after it, and after an error, what they held."""
-        present = [parameter.detach().clone() for parameter in self.parameters]
+        """Inside the block the parameters hold the average; their own values are restored afterwards."""
+        current = [parameter.detach().clone() for parameter in self.parameters]
         try:
             _copy(self.parameters, self.averages)
             yield
         finally:
-            _copy(self.parameters, present)
+            _copy(self.parameters, current)
 
     def state_dict(self) -> dict[str, Tensor]:
         tensors = {str(index): average for index, average in enumerate(self.averages)}

@@ -1,4 +1,4 @@
-"""The file that a run is resumed from: tensors by name, and the position in training."""
+"""The checkpoint file that a run is resumed from: tensors by name, and the position in training."""
 
 from __future__ import annotations
 
@@ -15,18 +15,21 @@ FORMAT = "bayesrnn-checkpoint-1"
 
 @dataclass
 class Position:
-    """The place in training, and the sums of the epoch so far: what a checkpoint holds beside tensors."""
+    """How far training has come, and the running sums of the epoch: a checkpoint's header.
+
+    The field names are keys of the file format.
+    """
 
     best: float
     best_epoch: int = 0
     epoch: int = 0
-    cut: int = 0  # minibatches of the epoch so far
-    nats: float = 0.0  # of the epoch so far, at the scale of the loss
-    steps: float = 0  # units of the minibatches of the epoch so far
-    recent_nats: float = 0.0  # since the last line of metrics
+    cut: int = 0  # minibatches done in this epoch
+    nats: float = 0.0  # sum of the losses of this epoch
+    steps: float = 0  # sum of the minibatches' units in this epoch
+    recent_nats: float = 0.0  # the same two sums since the last line of metrics
     recent_steps: float = 0
     sums: dict[str, float] = field(default_factory=lambda: {"kl_theta": 0.0})
-    """What the method reported, over the epoch so far, in nats."""
+    """Sums of the metrics that the method reported in this epoch, in nats."""
 
     def begin_epoch(self) -> None:
         self.cut, self.nats, self.steps = 0, 0.0, 0
@@ -46,21 +49,21 @@ class Position:
 
 
 def read_checkpoint(run: Run) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors and header of a run's checkpoint; what a killed process has half written is removed."""
+    """The tensors and header of a run's checkpoint; temporary files of a killed process are removed."""
     for half_written in run.folder.glob(".*"):
         half_written.unlink()
     if not run.checkpoint.exists():
         raise ValueError(
-            f"{run.folder} has no checkpoint.safetensors to go on from; start a new run."
+            f"{run.folder} has no checkpoint.safetensors to resume from; start a new run."
         )
     tensors, header = load_tensors(run.checkpoint)
     if header.get("format") != FORMAT:
         raise ValueError(
-            f"{run.checkpoint} was written by another version of bayesrnn; use that one."
+            f"{run.checkpoint} was written by another version of bayesrnn; resume with that version."
         )
     return tensors, header
 
 
 def part(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Those whose names begin with a prefix, without it."""
+    """The tensors whose names begin with a prefix, with the prefix removed."""
     return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}

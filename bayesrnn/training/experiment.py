@@ -1,7 +1,7 @@
-"""What an experiment is: the seam between the loop, run folders, report and command, and each kind of run.
+"""The interface between the experiments and what they share: the loop, run folders, report and commands.
 
-The loop and the commands know experiments only by these protocols and by name. Experiments stand in
-`bayesrnn.tasks`, a folder each. No torch is loaded here, so that `--help` need not wait for it.
+The loop and the commands know an experiment only by its name and by these protocols. Each experiment is
+a folder in `bayesrnn.tasks`. This module does not import torch, so that `--help` is fast.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from bayesrnn.training.run import Run
 
 Progress = Callable[[str], None]
-"""Is told what is being done."""
+"""Called with a description of the work in progress."""
 
 
 @dataclass(frozen=True)
 class Goal:
-    """The validation metric that decides which epoch was best."""
+    """The validation metric that selects the best epoch."""
 
     metric: str
     higher_is_better: bool = False
@@ -41,34 +41,34 @@ class Goal:
 
 @dataclass(frozen=True)
 class Minibatch:
-    """What one minibatch gave."""
+    """The result of one minibatch."""
 
     loss: float
-    """Nats, at the scale of the gradients."""
+    """The loss that was differentiated, in nats."""
     units: float
     """loss / units is nats per item."""
     items: int
-    """Words or examples in it."""
+    """Number of words or examples."""
     kl_weight: float
     metrics: Mapping[str, float | Tensor] = field(default_factory=dict)
-    """What the method reported of it, in nats; the loop adds it up."""
+    """Metrics reported by the method, in nats; the loop sums them over the epoch."""
 
 
 class Task(Protocol):
-    """What a run learns: minibatches of data, and a measure of success. All that the training loop knows."""
+    """What a run learns: minibatches and a validation metric. The training loop knows nothing else of it."""
 
     item: str
-    """What nats are counted by, such as "word"."""
+    """The unit of the data, such as "word": metrics are nats per item."""
     items: int
-    """Items of an epoch."""
+    """Number of items in an epoch."""
     size: int
     """Size of the training data; a run can be resumed only with data of the same size."""
     hopeless: float
-    """Nats per item from which no training recovers."""
+    """Nats per item above which training counts as diverged."""
     goal: Goal
 
     def __len__(self) -> int:
-        """Minibatches of an epoch."""
+        """Number of minibatches in an epoch."""
         ...
 
     def begin_epoch(self, epoch: int) -> None: ...
@@ -78,37 +78,37 @@ class Task(Protocol):
         ...
 
     def carried(self) -> dict[str, Tensor]:
-        """What is carried from minibatch to minibatch, such as a recurrent state."""
+        """The tensors carried from minibatch to minibatch, such as a recurrent state."""
         ...
 
     def carry(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore what a checkpoint had carried."""
+        """Restore the carried tensors from a checkpoint."""
         ...
 
     def training_metrics(self, nats: float) -> dict[str, Any]:
-        """Nats per item as the metrics of a line."""
+        """The training metrics of a line, from the nats per item."""
         ...
 
     def validate(self, method: Method) -> tuple[float, dict[str, float]]:
-        """Nats per item on the validation data, and the metrics of a line, the goal among them."""
+        """Nats per item on the validation data, and the validation metrics, which include the goal."""
         ...
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A run that is ready to be trained."""
+    """Everything needed to train a run."""
 
     config: Settings
-    """The settings, completed by what the data decide."""
+    """The settings, with those that depend on the data filled in."""
     task: Task
     method: Method
     files: Mapping[str, str] = field(default_factory=dict)
-    """The text files that a new run has beside the common ones, by name."""
+    """Additional text files of a new run folder, by name."""
 
 
 @dataclass(frozen=True)
 class CompareOptions:
-    """What `compare` asks for; an experiment uses what applies to it."""
+    """The options of `bayesrnn compare`; an experiment uses those that apply to it."""
 
     samples: int = 0
     dynamic: bool = False
@@ -118,7 +118,7 @@ class CompareOptions:
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """How much work goes into a report; an experiment uses what applies to it."""
+    """The options of `bayesrnn report`; an experiment uses those that apply to it."""
 
     samples: int = 10
     words: int = 20_000
@@ -131,7 +131,7 @@ class ReportOptions:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs beside each other: a table, and the same for machines."""
+    """A table that compares runs, and the same rows as JSON."""
 
     headings: Sequence[str]
     cells: Sequence[Sequence[str]]
@@ -140,7 +140,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a report: its anchor, its title and its HTML."""
+    """A section of a report: its anchor, its title and its HTML."""
 
     name: str
     title: str
@@ -148,43 +148,43 @@ class Section:
 
 
 class Experiment(Protocol):
-    """A kind of run: its settings, its data and model, and what is said of its results.
+    """A kind of run: its settings, data and model, and how its results are presented.
 
-    The module that defines one loads nothing heavy: it imports torch inside its functions.
+    The module that defines one imports torch only inside functions, so that `--help` is fast.
     """
 
     name: str
-    """Stands in the runs' config.toml."""
+    """The task named in a run's config.toml."""
     command: str
-    """The command that trains: `bayesrnn COMMAND`."""
+    """The training command: `bayesrnn COMMAND`."""
     summary: str
-    """One line on that command."""
+    """One line of help for that command."""
     run_name: str
-    """How a run's folder is called by default, for the command's help."""
+    """The default run folder, as the command's help shows it."""
     config: type[Settings]
 
     def defaults(self, given: Mapping[str, str]) -> Settings:
-        """The settings that the options not given shall have, by those that are."""
+        """The default settings, given the options on the command line."""
         ...
 
     def folder_name(self, config: Any) -> str:
-        """The name of a run's folder, if none is given."""
+        """The default name of a run's folder."""
         ...
 
     def prepare(self, config: Any, resumed: Run | None) -> Prepared:
-        """Data, model and method, freshly initialised, for a new run or one that is resumed."""
+        """Load the data and build the model and method, for a new run or a resumed one."""
         ...
 
     def progress_text(self, metrics: dict[str, Any]) -> str:
-        """The metrics since the last line, beside the progress bar."""
+        """The text beside the progress bar, from the recent training metrics."""
         ...
 
     def epoch_line(self, metrics: dict[str, Any]) -> str:
-        """The line that is printed after an epoch."""
+        """The line printed after an epoch."""
         ...
 
     def goal_text(self, best: float) -> str:
-        """The best value of the goal, in words."""
+        """The best value of the goal, as text."""
         ...
 
     def compare(
@@ -200,7 +200,7 @@ _MODULES: dict[str, str] = {}
 
 
 def register(name: str, module: str) -> None:
-    """Make an experiment known: `module` has it as `EXPERIMENT`, and is imported when it is needed."""
+    """Register an experiment: `module` defines it as `EXPERIMENT` and is imported on first use."""
     if _MODULES.get(name, module) != module:
         raise ValueError(f"there is already an experiment {name!r}.")
     _MODULES[name] = module
@@ -209,26 +209,26 @@ def register(name: str, module: str) -> None:
 def experiment(name: str) -> Experiment:
     """An experiment by name."""
     if name not in _MODULES:
-        raise ValueError(f"unknown experiment {name!r}; there are {', '.join(_MODULES)}.")
+        raise ValueError(f"unknown experiment {name!r}; choose from {', '.join(_MODULES)}.")
     return import_module(_MODULES[name]).EXPERIMENT
 
 
 def experiments() -> list[Experiment]:
-    """All, in the order in which they were registered."""
+    """All experiments, in order of registration."""
     return [experiment(name) for name in _MODULES]
 
 
 def open_run(folder: Path, kind: Experiment | None = None) -> Run:
-    """The run in a folder; ValueError if it is not of the experiment that is needed."""
+    """Open the run in a folder; ValueError if it belongs to another experiment than `kind`."""
     from bayesrnn.training.run import Run
 
     path = folder / "config.toml"
     if not path.is_file():
-        what = "holds no run (it has no config.toml)" if folder.is_dir() else "no such run folder"
+        what = "not a run (it has no config.toml)" if folder.is_dir() else "no such run folder"
         raise ValueError(f"{folder}: {what}.")
     name, _ = read_toml(path)
     if name not in _MODULES:
-        raise ValueError(f"{path} is of a run of task {name!r}, which this version does not know.")
+        raise ValueError(f"{path}: this version of bayesrnn does not know the task {name!r}.")
     found = experiment(name)
     if kind is not None and found.name != kind.name:
         raise ValueError(
@@ -238,9 +238,9 @@ def open_run(folder: Path, kind: Experiment | None = None) -> Run:
 
 
 def open_runs(folders: Sequence[Path]) -> tuple[Experiment, list[Run]]:
-    """The runs in some folders, which must all be of one experiment."""
+    """Open the runs in several folders, which must all belong to one experiment."""
     if not folders:
-        raise ValueError("name at least one run folder.")
+        raise ValueError("give at least one run folder.")
     for folder in folders:
         if folder.is_file():
             raise ValueError(f"{folder} is a file; this needs the folder of a run.")
@@ -250,6 +250,6 @@ def open_runs(folders: Sequence[Path]) -> tuple[Experiment, list[Run]]:
         if kind.name != first.name:
             raise ValueError(
                 f"{runs[0].folder} is a run of `bayesrnn {first.command}`, {run.folder} of "
-                f"`bayesrnn {kind.command}`; name runs of one kind."
+                f"`bayesrnn {kind.command}`; give runs of one experiment."
             )
     return first, runs

@@ -1,4 +1,4 @@
-"""Training, to the end or until stopped; resumed, it goes on bit for bit."""
+"""The training loop. A stopped run resumes from its checkpoint bit for bit."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from bayesrnn.training.run import Run
 STEPS_BETWEEN_METRICS = 100
 
 LARGEST_RHO_STEP = 0.1
-"""The largest step of rho, and so of log sigma, where rho's learning rate is raised."""
+"""Upper limit on a step of rho, and so of log sigma, where rho has a larger learning rate."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where training stands after a step."""
+    """The state of training after a step."""
 
     epoch: int
     minibatch: int
     metrics: dict[str, Any]
-    """Of training, since the last line of metrics."""
+    """Training metrics since the last line of metrics."""
     kl_per_item: float | None
     measured: tuple[dict[str, Any], ...] = ()
-    """The lines that the step has added to the metrics."""
+    """The lines that this step added to metrics.jsonl."""
 
 
 class Trainer:
-    """Trains a run. Iterate over `run()`; set `stop` to end after the current step with a checkpoint."""
+    """Trains a run: iterate over `run()`. Set `stop` to write a checkpoint and end after the current step."""
 
     def __init__(
         self, run: Run, task: Task, method: Method, *, checkpoint_minutes: float = 10.0
@@ -59,6 +59,7 @@ class Trainer:
         groups = [{"params": others, "scale": 1.0}]
         if rho is not None:
             groups.append({"params": [rho], "scale": config.rho_lr})
+        # Fused: one pass over each parameter instead of one per operation.
         self.optimizer = kinds[config.optimizer](groups, lr=config.lr, fused=True)
         self.average = WeightAverage(self.parameters, config.average) if config.average else None
         self.noise = torch.Generator().manual_seed(config.seed + 1)
@@ -73,12 +74,12 @@ class Trainer:
     @property
     def finished(self) -> bool:
         at, config = self._at, self.config
-        tired = config.patience > 0 and at.epoch - at.best_epoch >= config.patience
-        return at.epoch >= config.epochs or (at.epoch > 0 and tired)
+        stalled = config.patience > 0 and at.epoch - at.best_epoch >= config.patience
+        return at.epoch >= config.epochs or (at.epoch > 0 and stalled)
 
     @property
     def position(self) -> tuple[int, int]:
-        """Epochs done, and minibatches of the present one."""
+        """Epochs done, and minibatches done in the current one."""
         return self._at.epoch, self._at.cut
 
     @property
@@ -87,21 +88,20 @@ class Trainer:
         return self._at.best, self._at.best_epoch
 
     def run(self) -> Iterator[Progress]:
-        """Train; yields after each step. Ends when done, stopped, or out of patience."""
+        """Train, yielding after each step, until done, stopped or out of patience."""
         outside = torch.get_rng_state()
         torch.set_rng_state(self._dropout_rng)
         self._running = True
         try:
-            if self._at == Position(
-                self.task.goal.worst
-            ):  # a new run: from here on there is something to resume
+            new_run = self._at == Position(self.task.goal.worst)
+            if new_run:  # write a checkpoint at once, so that it can be resumed whatever happens
                 self.run_folder.truncate_metrics(0)
                 self.save_checkpoint()
             yield from self._steps()
         except OSError as error:
             raise OSError(
                 f"cannot write to {self.run_folder.folder}: {error}. The previous checkpoint is intact; make "
-                "room and go on with --resume."
+                "room and continue with --resume."
             ) from None
         finally:
             self._running = False
@@ -157,7 +157,7 @@ class Trainer:
                     parameter.grad.mul_(clip_factor)
             clip_factor = 1.0
         for group in self.optimizer.param_groups:
-            # SGD with a smaller learning rate is SGD with a clipped gradient, without rewriting it.
+            # For SGD, scaling the learning rate clips the gradient without rewriting it.
             group["lr"] = lr * clip_factor * group["scale"]
         self._limit_rho_step()
         self.optimizer.step()
@@ -187,7 +187,7 @@ class Trainer:
         self._rho.grad.clamp_(-limit, limit)
 
     def _averaged(self) -> AbstractContextManager[None]:
-        """Inside the block the weights are those that predict."""
+        """Inside the block the model holds the weights that predict: the average, if there is one."""
         return nullcontext() if self.average is None else self.average.in_place()
 
     @property
@@ -195,7 +195,7 @@ class Trainer:
         return self.task.training_metrics(self._at.recent_nats / self._at.recent_steps)
 
     def _measure_step(self) -> None:
-        """A line of metrics, if it is time for one."""
+        """Append a line of metrics, if one is due."""
         at = self._at
         if at.cut % STEPS_BETWEEN_METRICS:
             return
@@ -219,7 +219,7 @@ class Trainer:
         at.begin_epoch()
 
     def _validate(self) -> None:
-        """A line of metrics for the epoch that has ended, and the weights if they are the best so far."""
+        """Append the epoch's line of metrics, and save the weights if they are the best so far."""
         at, method, task = self._at, self.method, self.task
         nats, valid = task.validate(method)
         if not nats < task.hopeless:
@@ -255,15 +255,15 @@ class Trainer:
     def _diverged(self, nats: float) -> NoReturn:
         at, task = self._at, self.task
         raise Diverged(
-            f"training diverged in epoch {at.epoch + 1}, step {at.cut}: {nats:.3g} nats per {task.item}; no "
-            f"run recovers from {task.hopeless:.3g}. The last good checkpoint is kept in "
+            f"training diverged in epoch {at.epoch + 1}, step {at.cut}: {nats:.3g} nats per {task.item} "
+            f"(the limit is {task.hopeless:.3g}). The last good checkpoint is kept in "
             f"{self.run_folder.folder}; start a new run with a lower --lr."
         )
 
     # ------------------------------------------------------------------ checkpoints
 
     def save_checkpoint(self) -> None:
-        """Write the whole state of training; the old checkpoint stays if that fails."""
+        """Write the whole state of training; if that fails, the previous checkpoint remains."""
         tensors: dict[str, Tensor] = {
             "rng.noise": self.noise.get_state(),
             "rng.dropout": torch.get_rng_state() if self._running else self._dropout_rng,
@@ -285,7 +285,7 @@ class Trainer:
         save_tensors(self.run_folder.checkpoint, tensors, header)
 
     def resume(self) -> None:
-        """Go back to the run's last checkpoint."""
+        """Restore the run's last checkpoint."""
         tensors, header = read_checkpoint(self.run_folder)
         size = header.get("train_size", header.get("train_tokens"))
         if size != self.task.size:

@@ -1,4 +1,4 @@
-"""The memory of a process that trains."""
+"""Memory allocation of a training process."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 
 
 def keep_memory() -> bool:
-    """Let the C library keep what a step frees for the next step; whether it could be told so.
+    """Make glibc's allocator keep freed memory for the next step; returns whether that worked.
 
-    Otherwise large tensors go back to the system when they are freed, and each step gets them anew, page by
-    page: some 20,000 pages, and five to ten percent of its time. For the whole process, so for a
-    program to decide and not for a library.
+    By default glibc returns large freed tensors to the system, and each step allocates them again page by
+    page: some 20,000 page faults, five to ten percent of its time. The setting affects the whole process,
+    so it is for a program to make, not for a library.
     """
     if platform.libc_ver()[0] != "glibc":
         return False

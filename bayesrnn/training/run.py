@@ -1,13 +1,13 @@
-"""A run folder: plain files that hold all a command needs to use a trained model.
+"""A run folder: plain files with everything a command needs to use a trained model.
 
 config.toml              every setting
-metrics.jsonl            one line every so many steps and one an epoch; the same on every repetition
+metrics.jsonl            one line every 100 steps and one per epoch; identical whenever a run is repeated
 timing.jsonl             seconds and items of each epoch
 weights.safetensors      the weights of the best epoch
 checkpoint.safetensors   the whole state of training, to resume from
-tensorboard/             the metrics once more, for TensorBoard
+tensorboard/             the same metrics for TensorBoard
 
-and what the experiment adds, such as a language model's vocabulary.txt.
+An experiment may add files, such as a language model's vocabulary.txt.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ M = TypeVar("M", bound=Method)
 
 @dataclass(frozen=True)
 class Run:
-    """A folder with a config; the other files come as training goes on."""
+    """A folder with a config.toml; training adds the other files."""
 
     folder: Path
     config: Settings
 
     @classmethod
     def create(cls, folder: Path, config: Settings, files: Mapping[str, str] | None = None) -> Run:
-        """Begin a run in a folder that is new or empty. The config comes last: it makes the folder a run."""
+        """Start a run in a new or empty folder. The config is written last: it marks the folder as a run."""
         run, files = cls(folder, config), files or {}
-        if folder.exists() and not (folder.is_dir() and _holds_nothing(folder, files)):
+        if folder.exists() and not (folder.is_dir() and _is_empty(folder, files)):
             raise ValueError(
-                f"{folder} exists already; continue it with --resume, or name another with --run."
+                f"{folder} exists already; continue it with --resume, or choose another with --run."
             )
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -52,7 +52,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """What a run is called in tables and figures: the last part of its path."""
+        """The run's name in tables and figures: the last part of its path."""
         name = self.folder.name
         return name if name not in ("", "..") else self.folder.resolve().name
 
@@ -76,9 +76,9 @@ class Run:
         _write_text(self.folder / "config.toml", self.config.to_toml())
 
     def load_weights(self, method: M) -> M:
-        """Copy the best weights so far into the run's method; returns the method."""
+        """Load the best weights so far into the run's method; returns the method."""
         if not self.weights.exists():
-            raise ValueError(f"{self.folder} has no weights yet: its first epoch is not over.")
+            raise ValueError(f"{self.folder} has no weights yet: its first epoch is not finished.")
         state, _ = load_tensors(self.weights)
         try:
             method.load_state_dict(state)
@@ -96,20 +96,20 @@ class Run:
         _append(self.timing, values)
 
     def read_metrics(self, kind: str) -> list[dict[str, Any]]:
-        """The lines of one kind: "step" or "epoch"."""
+        """The metrics lines of one kind: "step" or "epoch"."""
         return [line for line in _read_lines(self.metrics) if line["kind"] == kind]
 
     def read_timing(self) -> list[dict[str, Any]]:
         return _read_lines(self.timing)
 
     def sync_metrics(self) -> int:
-        """Have the metrics on disk before a checkpoint that counts on them; returns their size."""
+        """Flush the metrics to disk before a checkpoint that refers to them; returns their size."""
         with self.metrics.open("ab") as file:
             os.fsync(file.fileno())
             return file.tell()
 
     def truncate_metrics(self, size: int) -> None:
-        """Forget what was measured after a checkpoint; it will be measured again."""
+        """Remove the lines after a checkpoint; resumed training writes them again."""
         if not self.metrics.exists():
             self.metrics.touch()
         if self.metrics.stat().st_size < size:
@@ -120,7 +120,7 @@ class Run:
 
 
 def labels(runs: Sequence[Run]) -> list[str]:
-    """What runs are called beside each other: by name, or by the whole path where names are the same."""
+    """Unique labels for runs: the name, or the whole path where names are equal."""
     names = [run.name for run in runs]
     return [
         name if names.count(name) == 1 else str(run.folder)
@@ -137,12 +137,12 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     text = path.read_text(encoding="utf-8")
-    whole = text[: text.rfind("\n") + 1]  # a crash may have cut the last line short
+    whole = text[: text.rfind("\n") + 1]  # a crash may have left the last line incomplete
     return [json.loads(line) for line in whole.splitlines()]
 
 
-def _holds_nothing(folder: Path, files: Mapping[str, str]) -> bool:
-    """Whether a folder is empty but for what a `create` that was interrupted has left."""
+def _is_empty(folder: Path, files: Mapping[str, str]) -> bool:
+    """Whether a folder is empty, apart from the files of an interrupted `create`."""
     return all(p.name in files or p.name.startswith(".") for p in folder.iterdir())
 
 

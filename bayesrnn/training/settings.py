@@ -1,4 +1,4 @@
-"""The settings that runs of every experiment share, and their file."""
+"""The settings shared by the runs of all experiments, and their file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bayesrnn import methods
 FORMAT = 1
 
 FIRST_TASK = "language"
-"""The experiment of a config.toml that names none: there was only this one at first."""
+"""The experiment of a config.toml that names none: the first one, before there were others."""
 
 
 @dataclass(frozen=True)
@@ -22,52 +22,52 @@ class Settings:
     """The hyper-parameters of every run. Losses and KL are in nats."""
 
     data: str = ""
-    """Where the data are."""
+    """Data to train on."""
     method: str = "bbb"
-    """How the weights are learnt."""
+    """Training method."""
     seed: int = 0
     """Random seed."""
 
     # The optimisation
     epochs: int = 10
-    """Passes over the training data."""
+    """Number of passes over the training data."""
     batch_size: int = 20
-    """Examples, or parallel streams of text, in a minibatch."""
+    """Number of examples, or of parallel streams of text, in a minibatch."""
     lr: float = 1.0
     """Learning rate, for a loss averaged over the minibatch and summed over time."""
     lr_decay: float = 1.0
-    """Factor on the learning rate in each epoch after lr_hold."""
+    """Learning rate decay: a factor for each epoch after lr_hold."""
     lr_hold: int = 1000
-    """Epochs at the full learning rate."""
+    """Number of epochs before the learning rate decays."""
     optimizer: str = "sgd"
-    """Optimiser: sgd or adam. Adam moves sigma as fast as mu."""
+    """Optimiser: sgd, or adam, under which sigma trains as fast as mu."""
     clip: float = 5.0
-    """Gradient clipping: the largest gradient norm, over all trained parameters."""
+    """Gradient clipping norm, over all trained parameters."""
     average: float = 0.0
-    """Predict with the average of the weights over this share of the steps so far; 0 for the last weights."""
+    """Share of the steps so far, the latest, whose weights are averaged to predict; 0 for no averaging."""
     patience: int = 0
-    """Stop after this many epochs without a better validation result; 0 to never stop early."""
+    """Epochs without a better validation result before training stops early; 0 to never stop early."""
     dropout: float = 0.0
     """Dropout rate, for the dropout methods."""
 
     # The posterior: bbb and sharpened
     prior: str = "mixture"
-    """Prior of the weights: mixture, row-mixture, normal (with sigma1) or empirical."""
+    """Prior over the weights: mixture, row-mixture, normal (with sigma1) or empirical."""
     pi: float = 0.25
-    """Share of the prior's wide component."""
+    """Weight of the wide component in the prior's mixture."""
     log_sigma1: float = -1.0
     """Log standard deviation of the prior's wide component."""
     log_sigma2: float = -7.0
     """Log standard deviation of the prior's narrow component."""
     sigma_init: float = 0.02
-    """Initial sigma of the posterior; 0 for the authors' rule, a share of the prior's width."""
+    """Initial sigma of the posterior; 0 for the authors' rule, a fraction of the prior's."""
     kl_gradient: str = "expected"
-    """Gradient of the KL: sampled, as in the paper, or expected, which has less noise."""
+    """Gradient of the KL: sampled, as in the paper, or expected, which is less noisy."""
 
     rho_lr: float = 1.0
-    """Factor on the learning rate of rho, which decides sigma; above 1, steps are at most 0.1."""
+    """Factor on the learning rate of rho (sigma = softplus(rho)); unless 1, its SGD steps are at most 0.1."""
     sigma_temperature: float = 1.0
-    """Factor on the KL in sigma's gradient; with anything but 1 the loss is no bound."""
+    """Factor on the KL in sigma's gradient; 1 is the ELBO, other values are tempered and give no bound."""
 
     # Sharpening
     sigma0: float = 0.02
@@ -75,10 +75,10 @@ class Settings:
     kappa_init: float = 0.5
     """Initial step size of sharpening; 1 is the first-order optimum."""
     exact: bool = False
-    """Differentiate through the sharpening gradient too."""
+    """Differentiate through the sharpening gradient as well."""
 
     TASK: ClassVar[str] = ""
-    """The experiment that these settings belong to."""
+    """The experiment these settings belong to."""
     CHOICES: ClassVar[dict[str, tuple[str, ...]]] = {
         "prior": ("mixture", "row-mixture", "normal", "empirical"),
         "kl_gradient": ("sampled", "expected"),
@@ -88,7 +88,7 @@ class Settings:
     ABOVE_0: ClassVar[tuple[str, ...]] = ("lr", "lr_decay", "clip", "sigma0", "rho_lr")
     AT_LEAST_0: ClassVar[tuple[str, ...]] = ("sigma_init", "patience", "sigma_temperature")
     BEFORE: ClassVar[dict[str, Any]] = {"kl_gradient": "sampled"}
-    """The values that runs had before their files stored them, where the default is now another."""
+    """Defaults for older config.toml files that lack a setting whose default has since changed."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -108,10 +108,10 @@ class Settings:
         check("average", self.average, averages, f"{rule} instead")
         check("pi", self.pi, 0 < self.pi < 1, "must lie strictly between 0 and 1")
         apart = self.prior != "row-mixture" or self.kl_gradient == "sampled"
-        check("prior", self.prior, apart, "ties weights together: add --kl-gradient sampled")
+        check("prior", self.prior, apart, "has no expected score: add --kl-gradient sampled")
 
     def learning_rate(self, epoch: int) -> float:
-        """The learning rate in an epoch, the first being 0."""
+        """The learning rate in an epoch, counted from 0."""
         return self.lr * self.lr_decay ** max(0, epoch + 1 - self.lr_hold)
 
     def to_toml(self) -> str:
@@ -119,7 +119,7 @@ class Settings:
         if self.TASK != FIRST_TASK:
             lines.append(f'task = "{self.TASK}"')
         for name, value in asdict(self).items():
-            # Python's floats, also inf, and JSON's strings, whole numbers and booleans are TOML's.
+            # TOML writes floats as Python does, inf included, and strings, integers and booleans as JSON.
             text = (
                 repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
             )
@@ -134,7 +134,7 @@ class Settings:
 
     @classmethod
     def from_values(cls, values: dict[str, Any], source: str) -> Self:
-        """Settings from a table that `source` holds; what it does not say is as by default."""
+        """Settings from a table of values, with defaults for those missing; `source` is for messages."""
         known = {field.name: str(field.type) for field in fields(cls)}
         for name in values:
             if name not in known:
@@ -145,22 +145,22 @@ class Settings:
 
 
 def read_toml(path: Path) -> tuple[str, dict[str, Any]]:
-    """The experiment that a config.toml names, and its settings as they stand there."""
+    """The experiment and the raw settings in a config.toml."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is no valid TOML: {error}") from None
+        raise ValueError(f"{path} is not valid TOML: {error}") from None
     version = values.pop("format", None)
     if version != FORMAT:
         raise ValueError(
-            f"{path} is of format {version}; this version of bayesrnn reads format {FORMAT}. "
+            f"{path} has format {version}; this version of bayesrnn reads format {FORMAT}. "
             "Use the version that made the run."
         )
     return values.pop("task", FIRST_TASK), values
 
 
 def check_resumable(began: Settings, asked: Settings) -> None:
-    """Raise unless only data, epochs and patience differ: a run may get longer, and its data may move."""
+    """Raise unless only data, epochs and patience differ: a run may be extended and its data moved."""
     for field in fields(began):
         before, now = getattr(began, field.name), getattr(asked, field.name)
         if before != now and field.name not in ("data", "epochs", "patience"):
@@ -172,17 +172,17 @@ def check_resumable(began: Settings, asked: Settings) -> None:
 
 
 def check(name: str, value: object, holds: bool, rule: str) -> None:
-    """Raise in one line unless a rule for a setting holds."""
+    """Raise ValueError unless a setting's rule holds."""
     if not holds:
         raise ValueError(f"{name} = {value} {rule}.")
 
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    """Raise in one line unless a setting is one of its choices."""
+    """Raise ValueError unless a setting is one of its choices."""
     if value not in choices:
         near = get_close_matches(value, choices, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
-        raise ValueError(f"unknown {name} {value!r}; {hint}there are {', '.join(choices)}.")
+        raise ValueError(f"unknown {name} {value!r}; {hint}choose from {', '.join(choices)}.")
 
 
 def _check_type(name: str, value: object, declared: str) -> None:
@@ -192,5 +192,5 @@ def _check_type(name: str, value: object, declared: str) -> None:
 
 
 def _as_declared(kind: str, value: Any) -> Any:
-    """A whole number where a real one is meant becomes one."""
+    """Convert an integer to float where the setting is a float."""
     return float(value) if kind == "float" and type(value) is int else value

@@ -94,7 +94,7 @@ def test_a_report_of_weights_that_are_tied_by_their_prior(text_folder, tmp_path,
     main([*words, str(run)])
     main(["report", str(run), "--out", str(page), "--samples", "2", "--words", "100"])
     text = page.read_text()
-    assert "not told apart" in text
+    assert "is not defined" in text
     assert "_odd $x^{$ &lt;name&gt;" in text
     assert "<name>" not in text
 
@@ -175,7 +175,7 @@ def test_bad_input(fail, trained, tmp_path):
         (("prune", bbb, "--streams", 0), "streams = 0"),
         (("prune", tmp_path / "nothing"), "no such run folder"),
         (("prune", foreign), "is a file"),
-        (("prune", bbb, "--data", foreign), "not one word"),
+        (("prune", bbb, "--data", foreign), "no word of"),
         (("prune", bbb, "--baseline", trained("sgld")), "cannot be pruned as one"),
         (("uncertainty", bbb, "--words", 5), "longer than a text of 5 words"),
         (("uncertainty", bbb, "--other", "nosuch"), "--other nosuch: no such"),
@@ -183,17 +183,17 @@ def test_bad_input(fail, trained, tmp_path):
         (("report", foreign), "is a file"),
         (("uncertainty", bbb, "--samples", 0), "samples = 0"),
         (("uncertainty", bbb, "--data", empty), "no words"),
-        (("uncertainty", bbb, "--data", foreign), "not one word"),
-        (("uncertainty", bbb, "--other", foreign), "not one word"),
+        (("uncertainty", bbb, "--data", foreign), "no word of"),
+        (("uncertainty", bbb, "--other", foreign), "no word of"),
         (("uncertainty", bbb, "--noise", 1.5), "noise = 1.5"),
         (("uncertainty", bbb, "--window", 0), "window = 0"),
         (("uncertainty", bbb, "--words", -1), "words = -1"),
         (("uncertainty",), "at least one run"),
         (("calibration", bbb, "--samples", -1), "samples = -1"),
-        (("calibration", bbb, "--data", foreign), "not one word"),
+        (("calibration", bbb, "--data", foreign), "no word of"),
         (("report", bbb, "--drop", 1.5), "drop = 1.5"),
         (("report", bbb, "--out", tmp_path / "no" / "page.html"), "no such folder"),
-        (("report", tmp_path), "holds no run"),
+        (("report", tmp_path), "not a run"),
         (("report",), "at least one run"),
         (("evaluate", foreign), "no safetensors file"),
     ]

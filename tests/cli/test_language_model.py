@@ -86,7 +86,7 @@ def test_score(trained, tmp_path, capsys):
     assert "7 words: perplexity" in capsys.readouterr().out
 
 
-def test_a_run_moves_to_another_place(trained, text_folder, tmp_path, capsys):
+def test_a_run_folder_can_be_moved(trained, text_folder, tmp_path, capsys):
     moved = shutil.copytree(trained("bbb"), tmp_path / "elsewhere")
     main(["evaluate", str(moved), "--json"])
     main(["evaluate", str(trained("bbb")), "--json", "--data", str(text_folder)])
@@ -119,13 +119,13 @@ def test_bad_training_input(fail, tmp_path, trained, text_folder):
     (tmp_path / "bad.txt").write_bytes(b"caf\xe9\n" * 50)
     cases = [
         (["--data", tmp_path / "none"], "no such file or folder"),
-        (["--data", empty], "holds no text"),
+        (["--data", empty], "has no text"),
         (["--data", tmp_path / "one.txt"], "has no words"),
         (["--data", tmp_path / "bad.txt"], "line 1: not UTF-8"),
         (["--preset", "smal"], "unknown preset 'smal'; did you mean small?"),
         (["--method", "bayes"], "unknown method 'bayes'"),
         (["--pi", "1.5"], "pi = 1.5 must lie strictly between 0 and 1"),
-        (["--prior", "row-mixture"], "ties weights together: add --kl-gradient sampled"),
+        (["--prior", "row-mixture"], "has no expected score: add --kl-gradient sampled"),
         (["--kl-gradient", "exact"], "unknown kl_gradient 'exact'"),
         (["--dropout", "1"], "dropout = 1.0 must be at least 0 and below 1"),
         (["--epochs", "0"], "epochs = 0 must be at least 1"),
@@ -150,12 +150,12 @@ def test_bad_runs(fail, trained, tmp_path):
     for text, message in [
         (
             good.replace("format = 1", "format = 2"),
-            "of format 2; this version of bayesrnn reads format 1",
+            "has format 2; this version of bayesrnn reads format 1",
         ),
         (good.replace("hidden", "hiden"), "unknown setting 'hiden'; did you mean 'hidden'?"),
         (good.replace("hidden = 12", "hidden = 13"), "has shape"),
         (good.replace("hidden = 12", 'hidden = "many"'), "must be of type int"),
-        ("not toml at all", "no valid TOML"),
+        ("not toml at all", "not valid TOML"),
     ]:
         config.write_text(text)
         assert message in fail("evaluate", run)
@@ -165,11 +165,11 @@ def test_bad_runs(fail, trained, tmp_path):
     assert "is damaged" in fail("evaluate", run)
     weights.unlink()
     assert "has no weights yet" in fail("generate", run)
-    assert "holds no run" in fail("compare", tmp_path)
+    assert "not a run" in fail("compare", tmp_path)
     assert "no such run folder" in fail("score", tmp_path / "none", tmp_path / "text")
 
 
-def test_bad_questions(fail, trained, tmp_path):
+def test_bad_evaluation_input(fail, trained, tmp_path):
     lstm, bbb = trained("lstm"), trained("bbb")
     (tmp_path / "empty.txt").write_text("\n\n")
     (tmp_path / "other.txt").write_text("bonjour tout le monde\n")
@@ -182,6 +182,6 @@ def test_bad_questions(fail, trained, tmp_path):
     assert "temperature = 0.0 must be above 0" in fail("generate", bbb, "--temperature", "0")
     assert "no such file" in fail("score", bbb, tmp_path / "none.txt")
     assert "has no words" in fail("score", bbb, tmp_path / "empty.txt")
-    assert "not one word of the text" in fail("score", bbb, tmp_path / "other.txt")
-    assert "name at least one run" in fail("compare")
+    assert "no word of the text" in fail("score", bbb, tmp_path / "other.txt")
+    assert "give at least one run" in fail("compare")
     assert "did you mean train?" in fail("trian")

@@ -89,12 +89,15 @@ def test_bad_input(fail, digits_run, trained, tmp_path):
         (("mnist", "--data", tmp_path, "--run", tmp_path / "r"), "neither train-images"),
         (("mnist", "--method", "lstm", "--run", tmp_path / "r"), "unknown method 'lstm'"),
         (("mnist", "--valid", 5000, "--run", tmp_path / "r"), "leaves none to train on"),
-        (("mnist", "--pixels", 5, "--run", tmp_path / "r"), "the pictures of digits have 8"),
+        (("mnist", "--pixels", 5, "--run", tmp_path / "r"), "the images of digits are 8x8"),
         (("mnist", "--run", run), "exists already"),
         (("mnist", "--resume", "--run", run, "--lr", 0.2), "cannot be changed with --resume"),
         (("mnist", "--resume", "--run", trained("lstm")), "needs one of `bayesrnn mnist`"),
-        (("compare", run, trained("lstm")), "name runs of one kind"),
-        (("report", run, trained("lstm"), "--out", tmp_path / "p.html"), "name runs of one kind"),
+        (("compare", run, trained("lstm")), "give runs of one experiment"),
+        (
+            ("report", run, trained("lstm"), "--out", tmp_path / "p.html"),
+            "give runs of one experiment",
+        ),
         (("evaluate", run), "is a run of `bayesrnn mnist`"),
         (("prune", run), "is a run of `bayesrnn mnist`"),
     ]

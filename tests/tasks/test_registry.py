@@ -69,7 +69,7 @@ def test_a_new_experiment(toy_experiment, tmp_path, capsys, fail, trained):
 
     main(["--help"])
     assert "Fit a line." in capsys.readouterr().out
-    assert "name runs of one kind" in fail("compare", whole, trained("lstm"))
+    assert "give runs of one experiment" in fail("compare", whole, trained("lstm"))
     assert "is a run of `bayesrnn toy`; this needs one of `bayesrnn train`" in fail(
         "evaluate", whole
     )
@@ -156,4 +156,4 @@ def test_a_name_stands_for_one_thing(toy_method, toy_experiment, fail, tmp_path)
     with pytest.raises(ValueError, match="did you mean bbb"):
         methods.method("bb")
     (tmp_path / "config.toml").write_text('format = 1\ntask = "poems"\n')
-    assert "of task 'poems', which this version does not know" in fail("compare", tmp_path)
+    assert "does not know the task 'poems'" in fail("compare", tmp_path)

@@ -101,7 +101,7 @@ def _movement_of_rho(text_folder, folder, rho_lr: float) -> tuple[float, float]:
     return (before - begin).abs().mean().item(), largest
 
 
-def test_rho_moves_faster_but_in_bounded_steps(text_folder, tmp_path):
+def test_rho_moves_faster_but_in_limited_steps(text_folder, tmp_path):
     plain, _ = _movement_of_rho(text_folder, tmp_path / "1", 1.0)
     faster, largest = _movement_of_rho(text_folder, tmp_path / "1e4", 1e4)
     assert faster > 10 * plain

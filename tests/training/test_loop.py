@@ -55,7 +55,7 @@ def test_every_method_learns(trained, method):
 
 @pytest.mark.parametrize("steps", [37, 100])  # in the first epoch and in the second
 @pytest.mark.parametrize("method", METHODS)
-def test_a_stopped_run_goes_on_bit_for_bit(method, text_folder, tmp_path, steps):
+def test_a_stopped_run_resumes_bit_for_bit(method, text_folder, tmp_path, steps):
     """Stopped in the middle of an epoch, resumed in another process' stead: the same files."""
     common = ["--data", str(text_folder), "--method", method, "--epochs", "2", "--dropout", "0.3"]
     if method in ("lstm", "bbb"):
@@ -144,7 +144,7 @@ def test_a_full_disk_keeps_the_old_checkpoint(text_folder, tmp_path):
     assert not [p for p in (tmp_path / "run").iterdir() if p.name.startswith(".")]
 
 
-def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(text_folder, tmp_path):
+def test_ctrl_c_stops_cleanly_and_says_how_to_resume(text_folder, tmp_path):
     command = [sys.executable, "-m", "bayesrnn", "train", *SMALL[:-1], "--epochs", "1000"]
     command += ["--data", str(text_folder), "--run", str(tmp_path / "run")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -244,11 +244,11 @@ def test_a_run_can_be_made_longer_but_not_otherwise_changed(text_folder, tmp_pat
     before = (run / "weights.safetensors").read_bytes()
     with pytest.raises(SystemExit):
         _train("--resume", "--run", run)
-    assert "has no checkpoint.safetensors to go on from" in capsys.readouterr().err
+    assert "has no checkpoint.safetensors to resume from" in capsys.readouterr().err
     assert (run / "weights.safetensors").read_bytes() == before
 
 
-def test_a_creation_that_was_interrupted_is_no_hindrance(text_folder, tmp_path):
+def test_a_run_can_be_created_after_an_interrupted_attempt(text_folder, tmp_path):
     run = tmp_path / "run"
     run.mkdir()
     (run / "vocabulary.txt").write_text("half")

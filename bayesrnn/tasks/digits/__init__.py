@@ -1,1 +1,1 @@
-"""Digits: pictures to be classified, by networks without recurrence."""
+"""Digits: image classification with feed-forward networks."""

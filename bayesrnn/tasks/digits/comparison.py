@@ -1,4 +1,4 @@
-"""Runs on digits: the table that compares them, and what their report shows."""
+"""Runs on digits: the comparison table, and the measurements in their report."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DROPS = (0.0, 0.5, 0.75, 0.95, 0.98)
 
 @dataclass(frozen=True)
 class Row:
-    """One run's results: errors are shares of the examples, of the best epoch."""
+    """One run's results at its best epoch; errors are shares of the examples."""
 
     run: str
     method: str
@@ -34,13 +34,13 @@ class Row:
     epochs: int
     examples_per_second: float | None
     train_nats: float | None
-    """As measured while training, in the last epoch."""
+    """Training loss of the last epoch, at the weights trained with."""
     kl_per_example: float | None
     valid_error: float
     test_error: float
     test_nats: float
     test_error_samples: float | None = None
-    """Averaged over samples of the weights, where there are any."""
+    """Error of the average over weight samples, if the run can be sampled."""
     test_nats_samples: float | None = None
 
     def as_json(self) -> dict:
@@ -49,7 +49,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Subject:
-    """A run that is examined: its weights, its data, and an ensemble if it can be sampled."""
+    """A run to evaluate: its weights, its data and the number of weight samples."""
 
     name: str
     run: Run
@@ -60,7 +60,7 @@ class Subject:
     seed: int = 0
 
     def ways(self) -> dict[int, list[Member]]:
-        """How it can predict: at rest (0), and averaged over its samples."""
+        """The ensembles to predict with, by number of samples: 0 for none, and `samples` if possible."""
         counts = self.method.available([self.samples]) if self.samples else []
         sampled = {count: self.method.members(count, self.seed) for count in counts}
         return {0: self.method.resting(), **sampled}
@@ -69,7 +69,7 @@ class Subject:
 def subjects(
     runs: Sequence[Run], *, data: str | None, samples: int, seed: int = 0
 ) -> list[Subject]:
-    """Each run with its data, or others of the same size."""
+    """Each run with its data, or with `data`, whose images must have the same size."""
     found, loaded = [], {}
     for run, label in zip(runs, labels(runs), strict=True):
         config = run.config
@@ -81,8 +81,8 @@ def subjects(
         pixels = digits.test.x.shape[-1]
         if pixels != config.pixels:
             raise ValueError(
-                f"{run.folder} learnt from pictures of {config.pixels} pixels a side; those of {key[0]} "
-                f"have {pixels}. Give --data."
+                f"{run.folder} was trained on images of {config.pixels}x{config.pixels} pixels; those of "
+                f"{key[0]} have {pixels}x{pixels}. Give --data."
             )
         method = run.load_weights(build_method(config))
         found.append(Subject(label, run, config, method, digits, samples, seed))
@@ -90,7 +90,7 @@ def subjects(
 
 
 def compare(subjects: Sequence[Subject], progress: Progress = lambda what: None) -> list[Row]:
-    """Errors of each run, at rest and by Monte Carlo."""
+    """The errors of each run, at the mean weights and by Monte Carlo."""
     return [_row(subject, progress) for subject in subjects]
 
 
@@ -99,7 +99,7 @@ def _row(subject: Subject, progress: Progress) -> Row:
     model, run = subject.method.model, subject.run
     test, valid = subject.digits.test, subject.digits.valid
     ways = subject.ways()
-    rest = classify(model, ways.pop(0), test.x, test.y)
+    at_mean = classify(model, ways.pop(0), test.x, test.y)
     sampled = next((classify(model, members, test.x, test.y) for members in ways.values()), None)
     epochs = run.read_metrics("epoch")
     timing = [line for line in run.read_timing() if line["seconds"] > 0]
@@ -115,8 +115,8 @@ def _row(subject: Subject, progress: Progress) -> Row:
         train_nats=epochs[-1]["train_nats"] if epochs else None,
         kl_per_example=epochs[-1]["kl_per_example"] if epochs else None,
         valid_error=classify(model, subject.method.resting(), valid.x, valid.y).error,
-        test_error=rest.error,
-        test_nats=rest.nats,
+        test_error=at_mean.error,
+        test_nats=at_mean.nats,
         test_error_samples=None if sampled is None else sampled.error,
         test_nats_samples=None if sampled is None else sampled.nats,
     )
@@ -150,7 +150,7 @@ def comparison(rows: Sequence[Row]) -> Comparison:
 
 
 def epochs_of(run: Run) -> list[dict[str, Any]]:
-    """Each epoch's metrics, with the seconds of training so far and, if there is a KL, the free energy."""
+    """The metrics of each epoch, with the training time so far and, for a posterior, the free energy."""
     seconds = accumulate(line["seconds"] for line in run.read_timing())
     found = []
     for line, clock in zip(run.read_metrics("epoch"), seconds, strict=False):
@@ -172,7 +172,7 @@ def calibration_of(subject: Subject) -> list[CalibrationRow]:
 
 @dataclass(frozen=True)
 class Rotation:
-    """What a run predicted for rotated digits: means over the test examples, by angle in degrees."""
+    """Predictions for rotated digits: means over the test examples, by angle in degrees."""
 
     model: str
     samples: int
@@ -182,7 +182,7 @@ class Rotation:
 
 
 def rotations(subject: Subject, examples: int = 2000) -> list[Rotation]:
-    """The first test examples turned by 0 to 180 degrees, each way of predicting."""
+    """Predictions for the first test examples, rotated by 0 to 180 degrees."""
     test, model = subject.digits.test[:examples], subject.method.model
     found = []
     for count, members in subject.ways().items():
@@ -200,7 +200,7 @@ def rotations(subject: Subject, examples: int = 2000) -> list[Rotation]:
 
 
 def pruned_errors(subject: Subject) -> dict[float, float] | None:
-    """Test error with 0, 50, 75, 95 and 98% of the weights gone; None for a run without a posterior."""
+    """Test error with 0, 50, 75, 95 and 98% of the weights dropped; None for a run without a posterior."""
     test, method = subject.digits.test, subject.method
     if method.posterior is None:
         return None

@@ -14,23 +14,23 @@ class DigitsConfig(Settings):
     """The hyper-parameters of a run on digits."""
 
     data: str = "digits"
-    """Pictures to learn: digits, the 8x8 pictures of scikit-learn, or a folder with MNIST's IDX files."""
+    """Images to train on: digits, scikit-learn's 8x8 images, or a folder with MNIST's IDX files."""
     method: str = "bbb"
-    """Method of training: sgd, dropout, bbb or sharpened."""
+    """Training method: sgd, dropout, bbb or sharpened."""
     network: str = "perceptron"
-    """Network: perceptron, or lenet, which has convolutions."""
+    """Network: perceptron, or lenet (convolutional)."""
     hidden: int = 400
-    """Units of each hidden layer."""
+    """Number of units in each hidden layer."""
     layers: int = 2
     """Number of hidden layers of the perceptron."""
     pixels: int = 0
-    """Height and width of the pictures in pixels; 0 for what the data have."""
+    """Height and width of the images in pixels; 0 to take them from the data."""
     white: float = 2.0
-    """Value of the brightest pixel; the darkest is 0. Blundell et al. have 255/126."""
+    """Value of a white pixel; black is 0. Blundell et al. use 255/126."""
     valid: int = 0
     """Number of training examples held out for validation; 0 for a sixth of them."""
     kl_weighting: str = "geometric"
-    """Shares of the KL that minibatches pay: uniform, or geometric (Blundell et al.)."""
+    """Shares of the KL over the minibatches: uniform, or geometric (Blundell et al.)."""
     epochs: int = 80
     batch_size: int = 256
     lr: float = 0.3
@@ -63,6 +63,6 @@ class DigitsConfig(Settings):
         return cls(method=method, **_OF_METHOD.get(method, {}))
 
 
-# A posterior needs Adam, or its sigma would hardly move.
+# With SGD the sigmas of a posterior would hardly change.
 _ADAM: dict[str, Any] = {"optimizer": "adam", "lr": 6e-3, "lr_decay": 0.94}
 _OF_METHOD = {"bbb": _ADAM, "sharpened": _ADAM}

@@ -17,7 +17,7 @@ _IDX_BYTES = 0x08
 
 @dataclass(frozen=True)
 class Images:
-    """Pictures (examples, 1, height, width), and their classes."""
+    """Images (examples, 1, height, width) and their classes."""
 
     x: Tensor
     y: Tensor
@@ -31,7 +31,7 @@ class Images:
 
 @dataclass(frozen=True)
 class Digits:
-    """The three splits; validation examples are the last of the training files."""
+    """The three splits; the validation examples are the last ones of the training files."""
 
     name: str
     train: Images
@@ -40,9 +40,9 @@ class Digits:
 
 
 def load_digits(data: str, valid: int = 0, *, white: float = 2.0) -> Digits:
-    """`digits`, the 8x8 pictures of scikit-learn, or a folder with MNIST's four IDX files, gzipped or not.
+    """Load `digits`, scikit-learn's 8x8 images, or a folder with MNIST's four IDX files, gzipped or not.
 
-    `valid` examples of the training files are held out; 0 for a sixth of them. Pixels go from 0 to `white`.
+    `valid` training examples are held out for validation; 0 for a sixth. Pixels range from 0 to `white`.
     """
     if data == "digits":
         name, train, test = "digits", *_small_digits(white)
@@ -50,7 +50,7 @@ def load_digits(data: str, valid: int = 0, *, white: float = 2.0) -> Digits:
         folder = Path(data).expanduser()
         if not folder.is_dir():
             raise ValueError(
-                f"--data {data}: no such folder; name one with MNIST's IDX files, or use digits."
+                f"--data {data}: no such folder; give one with MNIST's IDX files, or use digits."
             )
         name, train, test = (
             folder.resolve().name,
@@ -61,15 +61,15 @@ def load_digits(data: str, valid: int = 0, *, white: float = 2.0) -> Digits:
         raise ValueError(
             f"valid = {held_out} of {len(train)} training examples leaves none to train on."
         )
-    cut = len(train) - held_out
-    return Digits(name, train[:cut], train[cut:], test)
+    remaining = len(train) - held_out
+    return Digits(name, train[:remaining], train[remaining:], test)
 
 
 def _split(folder: Path, name: str, white: float) -> Images:
     pictures = read_idx(_find(folder, f"{name}-images-idx3-ubyte"))
     labels = read_idx(_find(folder, f"{name}-labels-idx1-ubyte"))
     if pictures.ndim != 3 or labels.ndim != 1:
-        raise ValueError(f"{folder}: {name} images and labels have not 3 and 1 dimensions.")
+        raise ValueError(f"{folder}: {name} images must have 3 dimensions, and labels 1.")
     if len(pictures) != len(labels):
         raise ValueError(f"{folder}: {len(pictures)} {name} images but {len(labels)} labels.")
     if labels.size and labels.max() >= CLASSES:
@@ -81,25 +81,25 @@ def _split(folder: Path, name: str, white: float) -> Images:
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """The bytes of an IDX file, gzipped or not, in the shape that its head tells."""
+    """The bytes of an IDX file, gzipped or not, in the shape given by its header."""
     try:
         raw = path.read_bytes()
         if raw[:2] == b"\x1f\x8b":
             raw = gzip.decompress(raw)
     except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"cannot read {path}: {error}. Fetch the file anew.") from None
+        raise ValueError(f"cannot read {path}: {error}. Download the file again.") from None
     if len(raw) < 4 or raw[:2] != b"\0\0" or raw[2] != _IDX_BYTES:
-        raise ValueError(f"{path} is no IDX file of bytes.")
+        raise ValueError(f"{path} is not an IDX file of bytes.")
     dimensions = raw[3]
     head = 4 + 4 * dimensions
     if len(raw) < head:
-        raise ValueError(f"{path} is cut short within its head; fetch the file anew.")
+        raise ValueError(f"{path} is truncated within its header; download the file again.")
     shape = np.frombuffer(raw, ">u4", dimensions, offset=4)
     size = int(np.prod(shape, dtype=np.int64))
     if len(raw) - head != size:
         raise ValueError(
-            f"{path} has {len(raw) - head:,} bytes of data, and its head promises {size:,}; it is cut "
-            "short or damaged: fetch it anew."
+            f"{path} has {len(raw) - head:,} bytes of data, but its header says {size:,}; it is truncated "
+            "or damaged: download it again."
         )
     return np.frombuffer(raw, np.uint8, size, offset=head).reshape(shape).copy()
 
@@ -112,7 +112,7 @@ def _find(folder: Path, name: str) -> Path:
 
 
 def _small_digits(white: float) -> tuple[Images, Images]:
-    """1,797 real digits, the last fifth for the test: other writers than most of the training digits'."""
+    """1,797 handwritten digits; the last fifth, mostly by other writers, is the test split."""
     try:
         from sklearn.datasets import load_digits as small
     except ImportError:

@@ -1,4 +1,4 @@
-"""How good a classifier is, and how sure: error and likelihood, at rest or averaged over samples."""
+"""The error, likelihood and uncertainty of a classifier or of an ensemble of its weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EXAMPLES_AT_ONCE = 2000
 
 @dataclass(frozen=True)
 class Classified:
-    """What an ensemble said of some examples, each a vector, in nats."""
+    """An ensemble's predictions for a set of examples, in nats."""
 
     log_probs: Tensor  # (examples, classes)
     expected_entropy: Tensor
@@ -27,12 +27,12 @@ class Classified:
 
     @property
     def error(self) -> float:
-        """The share that was taken for something else."""
+        """The share of examples that were misclassified."""
         return (self.log_probs.argmax(-1) != self.y).double().mean().item()
 
     @property
     def nats(self) -> float:
-        """-log p of the right class, on average."""
+        """Mean -log p of the true class."""
         return F.nll_loss(self.log_probs.double(), self.y).item()
 
     @property
@@ -54,7 +54,7 @@ class Classified:
 
 @torch.no_grad()
 def classify(model: nn.Module, members: Sequence[Member], x: Tensor, y: Tensor) -> Classified:
-    """The average of the members' probabilities for every example; each member is placed once."""
+    """Average the members' probabilities for every example."""
     average = PredictiveAverage()
     with evaluating(model):
         for member in members:
@@ -65,7 +65,7 @@ def classify(model: nn.Module, members: Sequence[Member], x: Tensor, y: Tensor) 
 
 
 def rotate(x: Tensor, degrees: float) -> Tensor:
-    """Pictures (N, 1, H, W) rotated about their centre; what comes in from outside is black."""
+    """Rotate images (N, 1, H, W) about their centre, filling with black."""
     angle = math.radians(degrees)
     matrix = torch.tensor(
         [[math.cos(angle), -math.sin(angle), 0.0], [math.sin(angle), math.cos(angle), 0.0]]

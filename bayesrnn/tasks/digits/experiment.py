@@ -1,4 +1,4 @@
-"""Digits as an experiment: `bayesrnn mnist`. Torch is loaded inside the functions only."""
+"""The digits experiment, `bayesrnn mnist`. Torch is imported only inside functions."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class DigitsExperiment:
         pixels = digits.train.x.shape[-1]
         if config.pixels not in (0, pixels):
             raise ValueError(
-                f"pixels = {config.pixels}, but the pictures of {config.data} have {pixels} a side."
+                f"pixels = {config.pixels}, but the images of {config.data} are {pixels}x{pixels}."
             )
         config = replace(config, pixels=pixels)
         return Prepared(config, DigitsTask(config, digits), build_method(config))

@@ -1,4 +1,4 @@
-"""The figures of digits."""
+"""The figures of the digits report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @styled
 def by_angle(curves: Mapping[str, Mapping[int, float]], label: str) -> Figure:
-    """A measure against the angle by which digits were turned."""
+    """A metric against the angle of rotation."""
     figure, axes = axes_figure("rotation (degrees)", label)
     for index, (name, points) in enumerate(curves.items()):
         axes.plot(list(points), list(points.values()), label=label_text(name), **line_style(index))

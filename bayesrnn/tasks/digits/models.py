@@ -1,4 +1,4 @@
-"""Classifiers of pictures: a multilayer perceptron, and LeNet."""
+"""Image classifiers: a multilayer perceptron and LeNet."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 class Perceptron(nn.Module):
-    """Layers of rectified units (Blundell et al., 2015)."""
+    """Hidden layers of rectified linear units (Blundell et al., 2015)."""
 
     def __init__(
         self, inputs: int, classes: int, hidden: int = 400, layers: int = 2, dropout: float = 0.0
@@ -28,7 +28,7 @@ class Perceptron(nn.Module):
 
 
 class LeNet(nn.Module):
-    """Two convolutions, each with pooling, then two layers of units (LeCun et al., 1998)."""
+    """Two convolutions, each with pooling, then two linear layers (LeCun et al., 1998)."""
 
     def __init__(
         self, size: int, classes: int, hidden: int = 120, channels: int = 16, dropout: float = 0.0

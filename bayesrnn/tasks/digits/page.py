@@ -1,4 +1,4 @@
-"""The report of runs on digits: the sections of its page."""
+"""The sections of the report on digits."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from bayesrnn.training.experiment import Progress, Section
 
 
 def sections(subjects: Sequence[Subject], progress: Progress) -> list[Section]:
-    """Do the work, and write the sections of the page."""
+    """Evaluate the runs and write the sections of the page."""
     found = comparison(compare(subjects, progress))
     body = [
         Section(
             "comparison",
             "Comparison",
-            "<p>Errors of the best epoch, at the weights at rest (a posterior&rsquo;s mean) and averaged "
-            f"over samples of the weights (MC).</p>{table(found.headings, found.cells)}",
+            "<p>Errors of the best epoch, without sampling (at a posterior&rsquo;s mean) and averaged "
+            f"over weight samples (MC).</p>{table(found.headings, found.cells)}",
         ),
         _learning(subjects),
         _calibration(subjects, progress),
@@ -70,8 +70,8 @@ def _learning(subjects: Sequence[Subject]) -> Section:
             ),
         ]
     note = (
-        "<p>The free energy is what training lowers: nats per training example, the KL&rsquo;s share, and "
-        "for sharpening its own.</p>"
+        "<p>The free energy is the training objective: nats per training example plus the KL, and with "
+        "sharpening KL_theta, per example.</p>"
     )
     return Section("learning", "Learning curves", note + side_by_side(pictures))
 
@@ -93,12 +93,14 @@ def _rotation(subjects: Sequence[Subject], progress: Progress) -> Section:
     for subject in subjects:
         progress(f"{subject.name}, rotated digits")
         found += rotations(subject)
-    named = {f"{r.model}, {f'{r.samples} samples' if r.samples else 'at rest'}": r for r in found}
+    named = {
+        f"{r.model}, {f'{r.samples} samples' if r.samples else 'no sampling'}": r for r in found
+    }
     entropy = {name: r.entropy for name, r in named.items()}
     error = {name: {a: 100 * e for a, e in r.error.items()} for name, r in named.items()}
     note = (
-        "<p>Test digits turned around: the further, the less they look like anything learnt. A model that "
-        "knows what it does not know grows less sure as it grows worse.</p>"
+        "<p>Test digits rotated: the larger the angle, the less they look like the training data. A good "
+        "model becomes less certain as its error grows.</p>"
     )
     pictures = [
         picture(figures.by_angle(entropy, "mean entropy (nats)"), "turned", "Entropy by angle"),

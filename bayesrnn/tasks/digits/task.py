@@ -1,4 +1,4 @@
-"""The class of a picture, in shuffled minibatches, and the model that is trained on it."""
+"""The digits task: image classification in shuffled minibatches, and the model for it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bayesrnn.training.experiment import Goal, Minibatch
 
 
 def build_method(config: DigitsConfig) -> Method:
-    """The classifier and method of a configuration, freshly initialised from its seed."""
+    """The classifier and method for a configuration, initialised from its seed."""
     generator = torch.Generator().manual_seed(config.seed)
     spec = methods.method(config.method)
     dropout = 0.0 if spec.dropout == "none" else config.dropout
@@ -35,7 +35,7 @@ def build_method(config: DigitsConfig) -> Method:
 
 
 class DigitsTask:
-    """The class of a picture."""
+    """Classify images."""
 
     item = "example"
     goal = Goal("valid_error")

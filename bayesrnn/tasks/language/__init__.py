@@ -1,1 +1,1 @@
-"""Language models: the next word of a text."""
+"""Language modelling: predicting the next word of a text."""

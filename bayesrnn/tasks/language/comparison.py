@@ -14,22 +14,22 @@ from bayesrnn.training.experiment import Comparison, Progress
 
 @dataclass(frozen=True)
 class Row:
-    """One run's results; perplexities of the weights at rest, of the best epoch, unless said otherwise."""
+    """One run's results: perplexities at its best epoch, without sampling unless said otherwise."""
 
     run: str
     method: str
     preset: str
     weights: int
     trained: int
-    """Numbers that were trained: a posterior has two for each weight."""
+    """Number of trained parameters: a posterior has two for each weight."""
     epochs: int
     words_per_second: float | None
     train_at_end: float | None
-    """As measured while training, in the last epoch."""
+    """Training perplexity of the last epoch, at the weights trained with."""
     valid_at_end: float | None
-    """After the last epoch: where it is above `valid`, the run has overfitted."""
+    """Validation perplexity after the last epoch; above `valid` if the run overfitted."""
     results: dict[str, float | None]
-    """valid, test, and where asked for valid_samples, valid_bound, valid_dynamic, ..."""
+    """valid, test, and if requested valid_samples, valid_bound, valid_dynamic, ..."""
 
     def as_json(self) -> dict:
         values = asdict(self)
@@ -45,7 +45,7 @@ def compare(
     streams: int = 1,
     progress: Progress = lambda what: None,
 ) -> list[Row]:
-    """Evaluate each model on the validation and test split of its data, as `evaluate` does."""
+    """Evaluate each model on the validation and test splits of its data, as `bayesrnn evaluate` does."""
     rows = []
     for model in models:
         ways = _ways(model, samples, dynamic_lr, streams)
@@ -62,7 +62,7 @@ def compare(
 def _ways(
     model: TrainedModel, samples: int, dynamic_lr: float | None, streams: int
 ) -> dict[str, dict[str, Any]]:
-    """Each way of predicting that is asked for and possible: its suffix, and what `perplexity` is told."""
+    """Each requested and possible way of predicting: its suffix, and the arguments for `perplexity`."""
     config, method = model.config, model.method
     ways: dict[str, dict[str, Any]] = {"": {"streams": streams}}
     if samples and method.available([samples]):
@@ -101,7 +101,7 @@ def _row(model: TrainedModel, results: dict[str, float | None]) -> Row:
 
 
 def comparison(rows: Sequence[Row]) -> Comparison:
-    """The rows as a table, with only the columns that some run has."""
+    """The rows as a table, without columns that are empty for all runs."""
     columns: list[tuple[str, Callable[[Row], str]]] = [
         ("run", lambda r: r.run),
         ("method", lambda r: r.method),

@@ -1,4 +1,4 @@
-"""The settings of a language-model run, and the presets they start from."""
+"""The settings of a language-model run, and their presets."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ class LanguageModelConfig(Settings):
     """The hyper-parameters of a language-model run."""
 
     data: str = "pydocs"
-    """Text to learn: pydocs, ptb, wikitext-2, or a folder or file."""
+    """Text to train on: pydocs, ptb, wikitext-2, or a folder or file."""
     method: str = "bbb"
-    """Method of training: lstm, dropout, variational-dropout, sgld, bbb or sharpened."""
+    """Training method: lstm, dropout, variational-dropout, sgld, bbb or sharpened."""
     vocabulary: int = 0
-    """Largest number of words in the vocabulary; 0 for all (pydocs: 5000)."""
+    """Maximum number of words in the vocabulary; 0 for all (for pydocs, 5000)."""
     preset: str = "tiny"
-    """Preset that gives all other options their defaults: tiny, small, medium or large."""
+    """Preset with the defaults of all other options: tiny, small, medium or large."""
 
     # The model
     hidden: int = 100
-    """Units of each LSTM layer and of the embedding."""
+    """Number of units in each LSTM layer and in the embedding."""
     layers: int = 2
     """Number of LSTM layers."""
     tied: bool = False
-    """Share the weights of embedding and softmax."""
+    """Tie the weights of the embedding and the softmax."""
     unroll: int = 35
-    """Time steps of truncated backpropagation."""
+    """Number of time steps of truncated backpropagation."""
     init: str = "uniform"
-    """Initial weights: uniform in +-init_scale, or fan-in (the authors' script)."""
+    """Initial weights: uniform in [-init_scale, init_scale], or fan-in (the authors' script)."""
     init_scale: float = 0.1
-    """Bound of the uniform initial weights."""
+    """Largest absolute value of uniform initial weights."""
 
     # SGLD
     sgld_prior_sigma: float = 1.0
-    """Standard deviation of sgld's normal prior."""
+    """Standard deviation of the normal prior of sgld."""
     sgld_samples: int = 10
-    """Number of weight samples that sgld averages over: those of the latest epochs."""
+    """Number of weight samples, one per epoch, that sgld keeps and averages over."""
 
     TASK: ClassVar[str] = "language"
     CHOICES: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -66,13 +66,13 @@ class LanguageModelConfig(Settings):
 
 
 def preset(name: str, method: str, **changes: Any) -> LanguageModelConfig:
-    """A preset's values for a method, with changes on top."""
+    """A preset's settings for a method, with changes."""
     check_choice("preset", name, PRESETS)
     check_choice("method", method, methods.names(LanguageModelConfig.TASK))
     file = resources.files("bayesrnn.tasks.language").joinpath("presets", f"{name}.toml")
     values = tomllib.loads(file.read_text("utf-8"))
     tables = {key: values.pop(key) for key in list(values) if isinstance(values[key], dict)}
-    own = tables.get(method, {})  # a method without a table has the values of all
+    own = tables.get(method, {})  # a method without a table uses the common values
     return LanguageModelConfig.from_values(
         {**values, **own, **changes, "preset": name, "method": method}, f"preset {name}"
     )

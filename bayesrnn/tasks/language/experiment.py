@@ -1,4 +1,4 @@
-"""Language models as an experiment: `bayesrnn train`. Torch is loaded inside the functions only."""
+"""The language-model experiment, `bayesrnn train`. Torch is imported only inside functions."""
 
 from __future__ import annotations
 

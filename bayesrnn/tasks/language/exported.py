@@ -1,4 +1,4 @@
-"""A language model in one small file: plain weights, their config and vocabulary, no posterior."""
+"""A language model exported to one small file: weights, config and vocabulary, without a posterior."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KIND = "word-lm"
 
 @dataclass(frozen=True)
 class Exported:
-    """What `bayesrnn prune --export` writes, to be used where a run folder could be."""
+    """A file written by `bayesrnn prune --export`, which most commands accept in place of a run folder."""
 
     path: Path
     config: LanguageModelConfig
@@ -28,7 +28,7 @@ class Exported:
     def open(cls, path: Path) -> Exported:
         _, header = compact.read_with_header(path)
         if header.get("model") != KIND:
-            raise ValueError(f"{path} holds no language model that this version can read.")
+            raise ValueError(f"{path} has no language model that this version can read.")
         config = LanguageModelConfig.from_values(header["config"], str(path))
         return cls(path, config, Vocabulary(tuple(header["vocabulary"])))
 

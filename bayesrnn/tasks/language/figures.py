@@ -1,4 +1,4 @@
-"""The figures of language models."""
+"""The figures of the language-model report."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def pruning_curve(
     curves: Mapping[str, Mapping[float, float]], chosen: float | None = None, split: str = "valid"
 ) -> Figure:
-    """Perplexity against the share of weights dropped, up to four times the worst model's own."""
+    """Perplexity against the share of weights dropped, up to four times that of the worst unpruned model."""
     named = {"valid": "validation", "train": "training"}.get(split, split)
     figure, axes = axes_figure("weights dropped (%)", f"{named} perplexity")
     for index, (name, points) in enumerate(curves.items()):
@@ -66,7 +66,7 @@ GATES = ("input", "forget", "candidate", "output")
 
 @styled
 def pruning_patterns(kept: Mapping[str, Any]) -> Figure:
-    """For each LSTM matrix and gate, kept weights black and dropped white, and the share kept of each row."""
+    """For each LSTM matrix and gate, kept weights in black, and the share kept of each row."""
     names = [name for name in kept if "weight_ih" in name or "weight_hh" in name]
     size = 1.55
     figure = blank_figure(size * 4.9, size * 1.22 * len(names) + 0.35)
@@ -109,7 +109,7 @@ def pruning_patterns(kept: Mapping[str, Any]) -> Figure:
 
 @styled
 def entropy_gap(gaps: Sequence[Gap], text: str = "reversed") -> Figure:
-    """The paper's Figure 3: the gap against the number of samples, and of the weights at rest as a line."""
+    """The paper's Figure 3: the gap by number of samples; a horizontal line shows it without sampling."""
     figure, axes = axes_figure("samples of the weights", f"entropy gap, {text} text (nats/word)")
     counts: set[int] = set()
     for index, model in enumerate(dict.fromkeys(gap.model for gap in gaps)):
@@ -122,7 +122,7 @@ def entropy_gap(gaps: Sequence[Gap], text: str = "reversed") -> Figure:
                     color=colour(index),
                     ls=DASHES[index % len(DASHES)],
                     lw=1.1,
-                    label=label_text(model, "at rest"),
+                    label=label_text(model, "no sampling"),
                 )
         if sampled:
             counts |= {gap.samples for gap in sampled}
@@ -144,7 +144,7 @@ def entropy_gap(gaps: Sequence[Gap], text: str = "reversed") -> Figure:
 
 @styled
 def told_apart(gaps: Sequence[Gap], signal: str = "entropy") -> Figure:
-    """AUROC of telling a window of each text from the true one, for each model with its most samples."""
+    """AUROC of classifying windows of each text, for each model with its largest number of samples."""
     texts = list(dict.fromkeys(gap.text for gap in gaps))
     models = list(dict.fromkeys(gap.model for gap in gaps))
     figure, axes = axes_figure("AUROC of a window's mean " + signal.replace("_", " "), "")
@@ -153,7 +153,7 @@ def told_apart(gaps: Sequence[Gap], signal: str = "entropy") -> Figure:
         most = max(gap.samples for gap in gaps if gap.model == model)
         at = {g.text: g.auroc[signal] for g in gaps if g.model == model and g.samples == most}
         places = [texts.index(text) + (index - (len(models) - 1) / 2) * 0.14 for text in at]
-        label = label_text(model, f"{most} samples" if most else "at rest")
+        label = label_text(model, f"{most} samples" if most else "no sampling")
         axes.plot(
             list(at.values()),
             places,

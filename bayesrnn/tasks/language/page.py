@@ -1,4 +1,4 @@
-"""The report of language models: the sections of its page."""
+"""The sections of the report on language models."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from bayesrnn.tasks.language.trained import TrainedModel
 from bayesrnn.tasks.language.uncertainty_study import (
     Subject,
     gap_table,
-    spoilt_texts,
+    other_texts,
     study_calibration,
     study_uncertainty,
     subjects,
@@ -34,17 +34,17 @@ from bayesrnn.training.experiment import Progress, ReportOptions, Section
 
 COUNTS = (1, 2, 5, 10)
 EXCERPT = 150
-"""Words of the coloured text."""
+"""Number of words in the coloured text."""
 
 
 WINDOW = 10
-"""Words of a window that is to be told in- or out-of-distribution."""
+"""Number of words in a window to classify as in- or out-of-distribution."""
 
 
 def sections(
     models: Sequence[TrainedModel], options: ReportOptions, progress: Progress
 ) -> list[Section]:
-    """Do the work, and write the sections of the page."""
+    """Evaluate the models and write the sections of the page."""
     told = _Told(progress)
     examined = subjects(models, split="test", data=options.data, words=options.words)
     rows = compare(
@@ -59,7 +59,7 @@ def sections(
     calibrations: list[CalibrationRow] = []
     how = {"streams": options.streams, "seed": options.seed}
     for subject in examined:
-        texts = spoilt_texts(subject, other=options.other, seed=options.seed)
+        texts = other_texts(subject, other=options.other, seed=options.seed)
         gaps += study_uncertainty(
             subject, texts, counts, window=WINDOW, progress=lambda what, _: told.now(what), **how
         )
@@ -81,7 +81,7 @@ def sections(
 
 
 class _Told:
-    """Passes on what is being done, once each."""
+    """Reports each kind of work once."""
 
     def __init__(self, progress: Progress) -> None:
         self.progress, self.last = progress, ""
@@ -99,10 +99,10 @@ def _comparison(rows: list[Row], streams: int) -> Section:
     found = comparison(rows)
     note = (
         "Perplexity: the lower the better. <em>val</em> and <em>test</em> are of the best epoch, at the "
-        "weights at rest (a posterior&rsquo;s mean); MC is averaged over samples of the weights; &le; marks "
+        "trained weights (a posterior&rsquo;s mean); MC is averaged over weight samples; &le; marks "
         "an upper bound. Where <em>val, end</em> is above <em>val</em>, the run overfitted before its end. "
-        f"The text was scored in {streams} stretches side by side, each without what stands before it; "
-        "<code>bayesrnn compare</code> carries the state through, and is a little lower."
+        f"The text was scored in {streams} parallel streams, each starting without context; "
+        "<code>bayesrnn compare</code> uses one stream, and its perplexities are a little lower."
     )
     return Section("comparison", "Comparison", f"<p>{note}</p>{table(found.headings, found.cells)}")
 
@@ -124,10 +124,10 @@ def _uncertainty(gaps: Sequence[Gap], options: ReportOptions) -> Section:
     shown = [gap for gap in gaps if gap.samples in (0, most[gap.model])]
     amount = f"first {options.words:,} words" if options.words else "words"
     note = (
-        f"The {amount} of the test text against the same text spoilt, and another domain&rsquo;s. "
-        "Gaps are differences of the mean per word, in nats: a model that knows what it does not know is "
-        "less sure of foreign text, so its gap is large. AUROC is the chance that a window of "
-        f"{WINDOW} foreign words shows a higher value than one of true words: 0.5 is guessing."
+        f"The {amount} of the test text compared with corrupted copies and a text of another domain. "
+        "Gaps are differences of the mean per word, in nats: a good model is less certain of other text, "
+        "so its gap is large. AUROC is the probability that a window of "
+        f"{WINDOW} words of the other text has a higher value than one of the true text: 0.5 is chance."
     )
     pictures = [
         picture(
@@ -140,8 +140,9 @@ def _uncertainty(gaps: Sequence[Gap], options: ReportOptions) -> Section:
 
 
 CALIBRATION_NOTE = (
-    "Of all words whose likeliest guess was given probability 30%, it should be right for 30%. Above "
-    "the dotted line a model is too modest, below it too sure. ECE is the mean distance from that line."
+    "When the likeliest word has probability 30%, it should be right 30% of the time. Above the dotted line "
+    "a model is underconfident, below it overconfident. ECE, the expected calibration error, is the mean "
+    "distance from that line."
 )
 
 
@@ -173,9 +174,9 @@ def _is_plain_twin(model: TrainedModel, of: TrainedModel) -> bool:
 def _pruning(study: PruningStudy, key: str) -> str:
     whole = study.curves[SIGNAL_TO_NOISE][0.0]
     note = (
-        f"Weights set to zero in the order of |&mu;|/&sigma;. With {study.drop:.0%} of them gone validation "
-        f"perplexity is {study.perplexity:.1f}, with none {whole:.1f}. In the patterns a black dot is a "
-        "weight that stays; a white line across is a unit that hears nothing through that gate."
+        f"Weights set to zero in the order of |&mu;|/&sigma;. With {study.drop:.0%} of them dropped, "
+        f"validation perplexity is {study.perplexity:.1f}; with none, {whole:.1f}. In the patterns a black "
+        "dot is a weight that is kept; a white row is a unit without inputs to that gate."
     )
     pictures = [
         picture(
@@ -196,10 +197,10 @@ def _pruning(study: PruningStudy, key: str) -> str:
 def _excerpts(examined: Sequence[Subject], options: ReportOptions) -> Section:
     """The same first words of the test text, as each run sees them."""
     parts = [
-        "<p>The beginning of the test text. The stronger a word&rsquo;s ground, the more the samples of "
-        "the weights disagreed about what would come in its place (mutual information); for runs that "
-        "cannot be sampled, the more open the question was (entropy). Underlined words came as a "
-        "surprise, with a probability below e<sup>-8</sup>. Point at a word for its figures.</p>"
+        "<p>The beginning of the test text. The stronger a word&rsquo;s background colour, the higher the "
+        "uncertainty of the prediction at its position: mutual information, or entropy for runs that "
+        "cannot be sampled. Underlined words had a probability below e<sup>-8</sup>. Point at a word "
+        "for its numbers.</p>"
     ]
     for subject in examined:
         method, vocabulary = subject.trained.method, subject.trained.vocabulary

@@ -1,4 +1,4 @@
-"""How far a run can be pruned, and the small model that is left."""
+"""The pruning of a run: perplexity by share of weights dropped, and the exported small model."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ TIMED_WORDS, TIMED_ROUNDS = 8000, 5
 
 @dataclass(frozen=True)
 class PruningStudy:
-    """Perplexity against the share of weights dropped, by each order, and the share that was chosen."""
+    """Perplexity by share of weights dropped, for each order of dropping, and the chosen share."""
 
     run: str
     split: str
     curves: dict[str, dict[float, float]]
     drop: float
     perplexity: float
-    """With that share dropped by signal to noise."""
+    """Perplexity with that share dropped by signal to noise."""
     order: DropOrder
 
     def as_json(self) -> dict:
@@ -66,13 +66,13 @@ def study_pruning(
     streams: int = 20,
     progress: Progress = lambda what: None,
 ) -> PruningStudy:
-    """Prune by signal to noise, beside the same model and a baseline by magnitude.
+    """Prune by signal to noise, and for comparison the same model and a baseline by magnitude.
 
-    `max_loss` is the share by which perplexity may rise; the drop is then found instead of given.
+    `max_loss` is the largest allowed relative rise in perplexity, from which the share is found.
     """
     posterior = posterior_of(trained)
     order = by_signal_to_noise(posterior, per_tensor=per_tensor)
-    order.kept(drop)  # complain before the work, not after
+    order.kept(drop)  # reject an invalid share before any work
     weights = trained.method.weights()
     bayesian = {slot.name: weights[slot.name] for slot in posterior.layout}
     pruned: dict[str, tuple[DropOrder, TrainedModel]] = {
@@ -135,7 +135,7 @@ def render_curves(study: PruningStudy) -> str:
 
 @dataclass(frozen=True)
 class Size:
-    """One form of a model: what it takes, how fast it is and how good."""
+    """The size, speed and perplexity of one form of a model."""
 
     form: str
     bytes: int
@@ -148,7 +148,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Export:
-    """An exported model, what was removed from it, and what it was measured against."""
+    """An exported model: the units removed, and its size compared with that of the run."""
 
     file: Exported
     shrunk: Shrunk
@@ -164,7 +164,7 @@ def export(
     tokens: Tensor,
     streams: int = 20,
 ) -> Export:
-    """Write the pruned model to one small file, and measure it against the run it came from."""
+    """Write the pruned model to one small file, and compare it with its run."""
     method, run = trained.method, trained.run
     assert isinstance(method.model, WordLM)
     assert run is not None
@@ -208,7 +208,7 @@ def _measure(method: Method, tokens: Tensor, streams: int) -> Callable[[], float
 
 
 def _words_per_second(methods: list[Method], tokens: Tensor, streams: int) -> list[float]:
-    """Of scoring text, in turns, so that what else the machine does falls on all alike."""
+    """The speed of scoring text; methods take turns, so that other load affects all of them."""
     tokens = tokens[: TIMED_WORDS + 1]
     seconds: list[list[float]] = [[] for _ in methods]
     for _ in range(TIMED_ROUNDS):

@@ -1,4 +1,4 @@
-"""The next word of a text, in chunks of truncated backpropagation, and the model that is trained on it."""
+"""The language-model task: next-word prediction in chunks of truncated backpropagation, and its model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VALIDATION_STREAMS = 10
 
 
 def build_method(config: LanguageModelConfig, vocabulary: int) -> Method:
-    """The language model and method of a configuration, freshly initialised from its seed."""
+    """The language model and method for a configuration, initialised from its seed."""
     generator = torch.Generator().manual_seed(config.seed)
     spec = methods.method(config.method)
     model = (VariationalDropoutLM if spec.dropout == "variational" else WordLM)(
@@ -42,7 +42,7 @@ def build_method(config: LanguageModelConfig, vocabulary: int) -> Method:
 
 
 class LanguageTask:
-    """The next word of a text, with the recurrent state carried from chunk to chunk."""
+    """Next-word prediction, with the recurrent state carried from chunk to chunk."""
 
     item = "word"
     goal = Goal("valid_perplexity")

@@ -1,4 +1,4 @@
-"""Trained language models to be examined: from run folders, or from files that were exported from them."""
+"""Trained language models, from run folders or exported files."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from bayesrnn.training.experiment import experiment, open_run
 from bayesrnn.training.run import Run, labels
 
 VOCABULARY = "vocabulary.txt"
-"""A run's vocabulary: one word a line, in the order of their numbers."""
+"""A run's vocabulary: one word per line, in token order."""
 
 Texts = dict[tuple[str, str, Vocabulary], Tensor]
-"""What was read already: the tokens of a text and split in the numbers of a vocabulary."""
+"""Tokens read so far, by text, split and vocabulary."""
 
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A language model and its texts. Weights and texts are loaded when first asked for, and once."""
+    """A language model and its texts. Weights and texts are loaded once, on first use."""
 
     name: str
     path: Path
@@ -44,15 +44,15 @@ class TrainedModel:
         return self.load()
 
     def tokens(self, split: str, data: str | None = None, *, option: str = "--data") -> Tensor:
-        """A split of the text that the model learnt from, or of another, of which it must know a word."""
+        """A split of the model's own text or of another, which must contain a word the model knows."""
         name = data or self.config.data
         tokens = self.any_tokens(split, name, option=option)
         if self.share_known(tokens) == 0:
-            raise ValueError(f"{self.path} knows not one word of {name}; is it the same language?")
+            raise ValueError(f"{self.path}: no word of {name} is in the run's vocabulary.")
         return tokens
 
     def any_tokens(self, split: str, data: str, *, option: str = "--data") -> Tensor:
-        """A split of a text, whether or not the model knows its words."""
+        """A split of any text."""
         key = (data, split, self.vocabulary)
         if key not in self.texts:
             cache = cache_folder()
@@ -61,20 +61,20 @@ class TrainedModel:
         return self.texts[key]
 
     def share_known(self, tokens: Tensor) -> float:
-        """The share of words that are in the vocabulary."""
+        """The share of the words that are in the vocabulary."""
         words = tokens[tokens != self.vocabulary.end]
         known = words != self.vocabulary.unknown
         return known.double().mean().item() if len(words) else 0.0
 
 
 def trained_models(runs: Sequence[Run]) -> list[TrainedModel]:
-    """The models of some runs, told apart by name; they share the texts that they have in common."""
+    """The models of several runs, with unique names; texts in common are read once."""
     texts: Texts = {}
     return [_of_run(run, label, texts) for run, label in zip(runs, labels(runs), strict=True)]
 
 
 def open_trained(*paths: Path) -> list[TrainedModel]:
-    """The models in run folders, or in files that were exported from one."""
+    """The models in run folders or exported files."""
     texts: Texts = {}
     found = []
     for path in paths:
@@ -95,7 +95,7 @@ def open_trained(*paths: Path) -> list[TrainedModel]:
 
 
 def open_folder(path: Path) -> TrainedModel:
-    """The model in a run folder, where an exported file will not do."""
+    """The model in a run folder; ValueError for an exported file."""
     if path.is_file():
         raise ValueError(f"{path} is a file; this needs the folder of a run.")
     return open_trained(path)[0]

@@ -25,12 +25,12 @@ from bayesrnn.tasks.language.trained import TrainedModel
 
 NOISE = (0.05, 0.1, 0.2, 0.5)
 WordProgress = Callable[[str, int], None]
-"""Is told what is being done, and how many words of it were done since the last time."""
+"""Called with a description of the work in progress and the number of words done since the last call."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A trained model, and the text that it is examined on."""
+    """A trained model and the text it is evaluated on."""
 
     trained: TrainedModel
     tokens: Tensor
@@ -47,7 +47,7 @@ class Subject:
 def subjects(
     models: Sequence[TrainedModel], *, split: str, data: str | None, words: int
 ) -> list[Subject]:
-    """Each model with its split of its text, or of `data`; `words` of it, or all with 0."""
+    """Each model with a split of its text or of `data`: the first `words` words, or all for 0."""
     if words < 0:
         raise ValueError(f"words = {words} must be 0, for all, or more.")
     return [
@@ -62,7 +62,7 @@ def check_counts(samples: Sequence[int]) -> None:
             raise ValueError(f"samples = {count} must be at least 1; the mean is always measured.")
 
 
-def spoilt_texts(
+def other_texts(
     subject: Subject,
     *,
     split: str = "test",
@@ -70,9 +70,9 @@ def spoilt_texts(
     noise: Sequence[float] = NOISE,
     seed: int = 0,
 ) -> list[Text]:
-    """The subject's text reversed, shuffled and with noise, and another domain's text, no longer than it.
+    """The subject's text reversed, shuffled and with noise, and a text of another domain, no longer than it.
 
-    Without `other` that is pydocs, if the run learnt from something else but knows most of its words.
+    By default the latter is pydocs, if the run was trained on other text but knows most of its words.
     """
     tokens, trained = subject.tokens, subject.trained
     texts = [Text("reversed", reverse(tokens)), Text("shuffled", shuffle(tokens, seed))]
@@ -97,7 +97,7 @@ def study_uncertainty(
     seed: int = 0,
     progress: WordProgress = lambda what, words: None,
 ) -> list[Gap]:
-    """The gaps of a model at rest, and for each number of samples."""
+    """The gaps of a model without sampling, and for each number of samples."""
     method = subject.trained.method
     contenders = [Contender(subject.name, models_of(method))]
     counts = method.available(samples)
@@ -115,7 +115,7 @@ def study_uncertainty(
 
 
 def passes(subject: Subject, texts: Sequence[Text], samples: Sequence[int]) -> int:
-    """How many words `study_uncertainty` will report to its progress."""
+    """The number of words that `study_uncertainty` will report to `progress`."""
     ways = 2 if subject.trained.method.available(samples) else 1
     return ways * sum(len(text.tokens) - 1 for text in [Text("true", subject.tokens), *texts])
 
@@ -127,7 +127,7 @@ def gap_table(gaps: Sequence[Gap]) -> tuple[list[str], list[list[str]]]:
         [
             gap.text,
             gap.model,
-            str(gap.samples) if gap.samples else "rest",
+            str(gap.samples) if gap.samples else "none",
             f"{gap.entropy:.3f}",
             f"{gap.entropy_gap:+.3f}",
             f"{gap.mutual_information_gap:+.4f}",
@@ -150,7 +150,7 @@ def study_calibration(
     seed: int = 0,
     progress: WordProgress = lambda what, words: None,
 ) -> list[CalibrationRow]:
-    """Of a model at rest, and averaged over `samples` if it can be sampled."""
+    """The calibration of a model without sampling, and averaged over `samples` if possible."""
     method = subject.trained.method
     ways = [0, *(method.available([samples]) if samples else [])]
     return [

@@ -85,14 +85,14 @@ def test_bad_files(folder):
 
     images, labels = "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"
     whole = (folder / images).read_bytes()
-    fails("cut short or damaged", images, whole[:-5])
-    fails("cut short or damaged", images, whole + b"x")
+    fails("truncated or damaged", images, whole[:-5])
+    fails("truncated or damaged", images, whole + b"x")
     fails("within its head", images, whole[:9])
-    fails("no IDX file", images, b"PNG")
-    fails("no IDX file", images, b"")
+    fails("not an IDX file", images, b"PNG")
+    fails("not an IDX file", images, b"")
     fails("2 t10k images but 3 labels", labels, idx(np.array([1, 2, 3])))
     fails("label is 12; digits go from 0 to 9", labels, idx(np.array([1, 12])))
-    fails("have not 3 and 1 dimensions", labels, idx(np.zeros((2, 2))))
+    fails("must have 3 dimensions, and labels 1", labels, idx(np.zeros((2, 2))))
     packed = "train-images-idx3-ubyte.gz"
     fails("cannot read", packed, (folder / packed).read_bytes()[:-20])
     (folder / labels).unlink()

@@ -51,7 +51,7 @@ def test_pydocs_comes_with_python():
     assert not any(tuple(line) in train for line in source.lines("test"))  # nothing was leaked
 
 
-def test_new_text_is_cut_as_the_corpus_was():
+def test_new_text_is_tokenised_like_the_corpus():
     assert tokenizer("pydocs")("The 3 values, don't!") == ["the", "N", "values", ",", "don't", "!"]
     assert tokenizer("/some/folder")("The 3 values,") == ["The", "3", "values,"]
 
@@ -130,7 +130,7 @@ def test_unigram_entropy_of_ptb_by_hand(ptb):
     [
         (lambda folder: folder / "none", "no such file or folder; use a path, or one of pydocs"),
         (lambda folder: "pydoc", "did you mean pydocs"),
-        (lambda folder: folder, "holds no text"),
+        (lambda folder: folder, "has no text"),
         (lambda folder: _write(folder, "train.txt", b"a b\n").parent, "none for valid, test"),
         (lambda folder: _write(folder, "t.txt", b"a\nb \xff\n" * 30), "t.txt, line 2: not UTF-8"),
         (lambda folder: _write(folder, "t.txt", b""), "train split of t has no words"),
@@ -155,8 +155,8 @@ def test_a_cache_that_cannot_be_written_says_so(tmp_path, monkeypatch):
         _load(_write(tmp_path, "t.txt", b"a b\n" * 40))
 
 
-def test_a_file_that_is_no_vocabulary(tmp_path):
-    with pytest.raises(ValueError, match="is no vocabulary"):
+def test_a_file_that_is_not_a_vocabulary(tmp_path):
+    with pytest.raises(ValueError, match="is not a vocabulary"):
         Vocabulary.read(_write(tmp_path, "v.txt", b"a\nb\n"))
 
 

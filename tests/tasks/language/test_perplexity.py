@@ -285,5 +285,5 @@ def test_words_are_scored_in_order_with_what_the_model_does_not_know(trained):
     tokens = torch.tensor([run.vocabulary.end, *run.vocabulary.encode([w.word for w in scored])])
     right = perplexity(run.load(), tokens, samples=4, steps=1024)
     assert total == pytest.approx(right.nats, rel=1e-5)
-    with pytest.raises(ValueError, match="not one word of the text"):
+    with pytest.raises(ValueError, match="no word of the text"):
         list(score_words(run.load(), run.vocabulary, [["x"]], samples=0, seed=0))

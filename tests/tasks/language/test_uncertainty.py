@@ -319,8 +319,8 @@ def test_any_model_may_enter(text_folder, tmp_path):
         Contender("bigram", [NGram(corpus.train, size, order=2)]),
         Contender("three", [NGram(corpus.train, size, order=n) for n in (1, 2, 3)], counts=[1, 3]),
     ]
-    spoilt = [Text("reversed", reverse(corpus.test)), Text("noise", add_noise(corpus.test, 0.5))]
-    gaps = benchmark(contenders, Text("true", corpus.test), spoilt, size, streams=2)
+    corrupted = [Text("reversed", reverse(corpus.test)), Text("noise", add_noise(corpus.test, 0.5))]
+    gaps = benchmark(contenders, Text("true", corpus.test), corrupted, size, streams=2)
     by_name = {(gap.model, gap.samples, gap.text): gap for gap in gaps}
     assert len(by_name) == 2 + 4
     bigram = by_name["bigram", 0, "reversed"]

@@ -1,1 +1,1 @@
-"""Texts: where they come from, and their words as numbers."""
+"""Texts: their sources, vocabularies and tokens."""

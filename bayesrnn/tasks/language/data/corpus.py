@@ -1,4 +1,4 @@
-"""Text as numbers: a vocabulary, and each split as one memory-mapped array of tokens."""
+"""Corpora: a vocabulary, and each split as one memory-mapped array of tokens."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _FORMAT = 2
 
 
 class Source(Protocol):
-    """Where text comes from."""
+    """A source of text with three splits."""
 
     @property
     def name(self) -> str: ...
 
     def lines(self, split: str) -> Iterator[list[str]]:
-        """The words of each line of a split; `<eos>` is not among them."""
+        """The words of each line of a split, without `<eos>`."""
         ...
 
     def fingerprint(self) -> str:
@@ -39,7 +39,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The words a model knows, by number."""
+    """The words a model knows; a word's token is its index."""
 
     words: tuple[str, ...]
 
@@ -59,13 +59,13 @@ class Vocabulary:
         return self.index[UNKNOWN]
 
     def encode(self, words: Iterable[str]) -> list[int]:
-        """Words as numbers; what the vocabulary lacks is `<unk>`."""
+        """Words as tokens; unknown words become `<unk>`."""
         index, unknown = self.index, self.unknown
         return [index.get(word, unknown) for word in words]
 
     @classmethod
     def build(cls, lines: Iterable[list[str]], size: int | None = None) -> Vocabulary:
-        """The most frequent words of a text, `<unk>` and `<eos>` always among them."""
+        """The `size` most frequent words of a text, including `<unk>` and `<eos>`."""
         counts: Counter[str] = Counter({UNKNOWN: 0, END: 0})
         for line in lines:
             counts.update(line)
@@ -79,10 +79,10 @@ class Vocabulary:
 
     @classmethod
     def read(cls, path: Path) -> Vocabulary:
-        """A file with one word a line."""
+        """Read a file with one word per line."""
         words = path.read_text(encoding="utf-8").split("\n")[:-1]
         if UNKNOWN not in words or END not in words:
-            raise ValueError(f"{path} is no vocabulary: it lacks {UNKNOWN} or {END}.")
+            raise ValueError(f"{path} is not a vocabulary: it lacks {UNKNOWN} or {END}.")
         return cls(tuple(words))
 
     def text(self) -> str:
@@ -91,10 +91,10 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class Corpus:
-    """A vocabulary and the splits of a text in its numbers.
+    """A vocabulary and the splits of a text as tokens.
 
     Each split begins with one `<eos>` as context, so that a model reads `split[:-1]` and is scored
-    on `split[1:]`: on every word of the text, once.
+    on `split[1:]`: on every word of the text once.
     """
 
     name: str
@@ -105,18 +105,18 @@ class Corpus:
 
 
 def load_corpus(source: Source, vocabulary_size: int | None, cache: Path) -> Corpus:
-    """The whole corpus, its vocabulary taken from the training split alone."""
+    """The whole corpus, with the vocabulary of its training split."""
     return encode_corpus(source, _cached_vocabulary(source, vocabulary_size, cache), cache)
 
 
 def encode_corpus(source: Source, vocabulary: Vocabulary, cache: Path) -> Corpus:
-    """The whole corpus in the numbers of a vocabulary that exists already."""
+    """The whole corpus, encoded with an existing vocabulary."""
     tensors = [load_split(source, split, vocabulary, cache) for split in SPLITS]
     return Corpus(source.name, vocabulary, *tensors)
 
 
 def load_split(source: Source, split: str, vocabulary: Vocabulary, cache: Path) -> Tensor:
-    """One split as an int32 tensor over a memory-mapped file, which is written on first use."""
+    """One split as an int32 tensor backed by a memory-mapped file, which is written on first use."""
     key = _digest(source.fingerprint(), split, vocabulary.text())
     path = cache / f"{source.name}-{split}-{key}.tokens"
     if not path.exists():

@@ -17,7 +17,7 @@ SHA256 = {
 
 
 def penn_treebank(cache: Path) -> TextFiles:
-    """Its files from the cache, else downloaded from $BAYESRNN_PTB_URL or the usual place."""
+    """The files from the cache, or downloaded from $BAYESRNN_PTB_URL or the usual address."""
     address = os.environ.get("BAYESRNN_PTB_URL", ADDRESS).rstrip("/")
     folder = cache / "ptb"
     for name, sha256 in SHA256.items():

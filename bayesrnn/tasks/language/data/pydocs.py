@@ -1,7 +1,7 @@
-"""The embedded corpus: the English prose inside every CPython.
+"""A corpus that needs no download: the English documentation inside every CPython.
 
-The topics of `help()` and the docstrings of the standard library, some 390,000 tokens; which ones
-exactly depends on the version of Python.
+The topics of `help()` and the docstrings of the standard library, about 390,000 tokens; the exact text
+depends on the version of Python.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
-# Not prose of the library: tests, other people's packages, and files made by machines.
+# Not the library's own documentation: tests, third-party packages and generated files.
 _SKIPPED = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "pydoc_data"}
 _WORD = re.compile(r"[a-z]+(?:'[a-z]+)?|\d+|[.,;:!?()]")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
@@ -23,13 +23,13 @@ _FEWEST_TOKENS = 100_000
 
 
 class PyDocs:
-    """Sentences of Python's own documentation, in lower case, numbers as N."""
+    """Sentences of Python's documentation, in lower case, with numbers as N."""
 
     name = "pydocs"
 
     def lines(self, split: str) -> Iterator[list[str]]:
-        # Whole documents are held out, by their names: so that no sentence of a test document is trained
-        # on, nor by the documentation of another version of Python.
+        # Whole documents are held out, chosen by name: no sentence of a test document is trained on, also
+        # under another version of Python.
         for name, sentences in self._documents:
             if _split_of(name) == split:
                 yield from sentences
@@ -45,7 +45,7 @@ class PyDocs:
         for name, text in [*_topics(), *_docstrings()]:
             sentences = []
             for sentence in _sentences(text):
-                key = tuple(sentence)  # the same sentence stands in many docstrings: keep one
+                key = tuple(sentence)  # many docstrings repeat a sentence: keep it once
                 if len(sentence) >= 3 and key not in seen:
                     seen.add(key)
                     sentences.append(sentence)
@@ -61,13 +61,13 @@ class PyDocs:
 
 
 def words(text: str) -> list[str]:
-    """Words in lower case and punctuation, each by itself; numbers as N."""
+    """Split text into lower-case words and punctuation marks, with numbers as N."""
     return ["N" if word.isdigit() else word for word in _WORD.findall(text.lower())]
 
 
 def _split_of(name: str) -> str:
-    place = zlib.crc32(name.encode()) % 100
-    return "train" if place < 88 else "valid" if place < 94 else "test"
+    percentile = zlib.crc32(name.encode()) % 100
+    return "train" if percentile < 88 else "valid" if percentile < 94 else "test"
 
 
 def _topics() -> list[tuple[str, str]]:
@@ -79,7 +79,7 @@ def _topics() -> list[tuple[str, str]]:
 
 
 def _docstrings() -> Iterator[tuple[str, str]]:
-    """The name and the docstrings of each file of the standard library."""
+    """The name and docstrings of each file of the standard library."""
     root = Path(sysconfig.get_path("stdlib"))
     for path in sorted(root.rglob("*.py")):
         if _SKIPPED.intersection(path.relative_to(root).parts):
@@ -104,7 +104,7 @@ def _sentences(text: str) -> Iterator[list[str]]:
 
 
 def _is_code(paragraph: str) -> bool:
-    """Examples, grammars and tables: less than two thirds of the characters are letters or spaces."""
+    """Whether a paragraph is an example, grammar or table: under two thirds letters and spaces."""
     if ">>>" in paragraph or "::=" in paragraph:
         return True
     plain = sum(character.isalpha() or character.isspace() for character in paragraph)

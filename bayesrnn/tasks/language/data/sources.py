@@ -1,4 +1,4 @@
-"""From the word after --data to a source of text."""
+"""The sources of text that --data can name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NAMED = ("pydocs", "ptb", "wikitext-2")
 
 
 def tokenizer(data: str) -> Callable[[str], list[str]]:
-    """How a source of text cuts a line into words; new text for its models is cut the same way."""
+    """The tokeniser of a source, which new text for its models must use too."""
     if data == "pydocs":
         from bayesrnn.tasks.language.data.pydocs import words
 
@@ -21,7 +21,7 @@ def tokenizer(data: str) -> Callable[[str], list[str]]:
 
 
 def find_source(data: str, cache: Path, option: str = "--data") -> Source:
-    """A source by name (pydocs, ptb, wikitext-2), or the text in a folder or file."""
+    """The source with a name (pydocs, ptb, wikitext-2), or the text in a folder or file."""
     if data == "pydocs":
         from bayesrnn.tasks.language.data.pydocs import PyDocs
 

@@ -1,4 +1,4 @@
-"""Text from a file or a folder: words between white space, one sentence or paragraph a line."""
+"""Text from a file or folder: words separated by white space, one sentence or paragraph per line."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _SUFFIXES = {".txt", ".tokens", ".text"}
 
 @dataclass(frozen=True)
 class TextFiles:
-    """A file for each split; where there is but one file, of every 20 lines one is held out for each."""
+    """Files for each split, or shared files, of which every 20 lines give one to valid and one to test."""
 
     name: str
     files: dict[str, tuple[Path, ...]]
     shared: bool
-    """Whether all splits come from the same files."""
+    """Whether the splits are made from the same files."""
     keep_blank: bool = False
-    """Whether an empty line is a line too: one `<eos>`."""
+    """Whether an empty line counts as a line, one `<eos>`."""
 
     def lines(self, split: str) -> Iterator[list[str]]:
         for number, line in enumerate(self._all_lines(split)):
@@ -65,7 +65,7 @@ def text_files(path: Path) -> TextFiles:
         raise ValueError(f"{path}: no such file or folder of text.")
     files = sorted(p for p in path.iterdir() if p.suffix in _SUFFIXES and p.is_file())
     if not files:
-        raise ValueError(f"{path} holds no text: no file ending in {', '.join(sorted(_SUFFIXES))}.")
+        raise ValueError(f"{path} has no text: no file ending in {', '.join(sorted(_SUFFIXES))}.")
     splits = {split: tuple(p for p in files if _split_of(p) == split) for split in SPLITS}
     name = path.resolve().name
     if all(splits.values()):

@@ -1,4 +1,4 @@
-"""WikiText-2: two million words of good Wikipedia articles (Merity et al., 2016)."""
+"""WikiText-2: two million words of Wikipedia's Good and Featured articles (Merity et al., 2016)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MD5 = "542ccefacc6c27f945fb54453812b3cd"
 
 
 def wikitext2(cache: Path, *, md5: str = MD5) -> TextFiles:
-    """Its files from the cache, else downloaded from $BAYESRNN_WIKITEXT2_URL or the usual place."""
+    """The files from the cache, or downloaded from $BAYESRNN_WIKITEXT2_URL or the usual address."""
     folder = cache / "wikitext-2"
     if not folder.exists():
         address = os.environ.get("BAYESRNN_WIKITEXT2_URL", ADDRESS)
@@ -33,4 +33,4 @@ def wikitext2(cache: Path, *, md5: str = MD5) -> TextFiles:
                     shutil.copyfileobj(inside, out)
         temporary.rename(folder)
         archive.unlink()
-    return replace(text_files(folder), keep_blank=True)  # its usual counts include blank lines
+    return replace(text_files(folder), keep_blank=True)  # the published counts include blank lines

@@ -1,1 +1,1 @@
-"""How good a language model is, and how sure."""
+"""Evaluation of language models: perplexity, calibration and uncertainty."""

@@ -1,6 +1,6 @@
-"""What a model believes about each next word: the whole distribution, not just the probability of one.
+"""Statistics of a model's predictive distribution for each next word: entropy, confidence and more.
 
-Any language model can be looked at this way; it needs one method, `next_word_log_probs`.
+They can be computed for any language model with one method, `next_word_log_probs`.
 """
 
 from __future__ import annotations
@@ -19,45 +19,45 @@ from bayesrnn.methods import Member, Method
 from bayesrnn.tasks.language.evaluation.scoring import Segment, segments
 
 PROBABILITIES_AT_ONCE = 2**26
-"""How many are held at a time, whatever the number of samples and the length of the text: 256 MB."""
+"""Upper limit on the probabilities in memory, for any number of samples and length of text: 256 MB."""
 
 PROBABILITIES_OF_A_SEGMENT = 2**21
-"""Of a model's answer to one call, so that it stays in the cache on its way."""
+"""Upper limit on the probabilities that one call of a model returns, so that they fit the cache."""
 
 WORDS_OF_A_SEGMENT = 1024
-"""The most, for small vocabularies."""
+"""Upper limit on the words in a segment, which matters for small vocabularies."""
 
 
 class LanguageModel(Protocol):
     """A model of the next word.
 
-    A model whose weights must be put in place first may also have a method `ready()`, a context
-    manager; consecutive calls for the same text are made inside it.
+    A model that must set its weights first may also have a method `ready()`, a context manager;
+    consecutive calls for the same text are made inside it.
     """
 
     def next_word_log_probs(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """Tokens (T, N) -> log p of each next word (T, N, V), in nats, and the state after the last.
+        """Tokens (T, N) -> log p of each next word (T, N, V), in nats, and the new state.
 
-        `state` is what the last call returned for the stretch before, or None at the start of a text.
+        `state` is the state that the call for the preceding words returned, or None at the start.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Beliefs:
-    """What the average of some models held of the words of a segment; each (T, N), nats."""
+    """Statistics of an ensemble's average for the words of a segment; each (T, N), in nats."""
 
     log_prob: Tensor
-    """Of the word that came."""
+    """log p of the true word."""
     entropy: Tensor
     expected_entropy: Tensor
-    """The average of the models' own entropies."""
+    """The mean of the models' entropies."""
     confidence: Tensor
     """Probability of the likeliest word."""
     correct: Tensor
-    """Whether the likeliest word came."""
+    """Whether the likeliest word is the true one."""
     brier: Tensor
-    """sum_w (p_w - [w came])^2."""
+    """sum_w (p_w - [w is true])^2."""
 
     @property
     def mutual_information(self) -> Tensor:
@@ -65,7 +65,7 @@ class Beliefs:
 
 
 def models_of(method: Method, samples: int = 0, seed: int = 0) -> list[LanguageModel]:
-    """A method's weight samples as language models; with 0, the weights it predicts with at rest."""
+    """A method's weight samples as language models; with 0, the weights it predicts with by default."""
     if samples < 0:
         raise ValueError(f"samples = {samples}; use 0 for the mean weights, or 1 and more.")
     members = method.members(samples, seed) if samples else method.resting()
@@ -81,13 +81,13 @@ def beliefs(
     streams: int = 1,
     window: int = 1,
 ) -> Iterator[tuple[Segment, dict[int, Beliefs]]]:
-    """Go through a text once; for each stretch, the beliefs of the average of the first 1, 2, 5, ... models.
+    """In one pass over a text, yield for each segment the beliefs of the average of the first n models.
 
     Args:
         tokens: the text; its first token is context only.
-        counts: of how many models to take the average; by default of all.
-        streams: parallel stretches of the text; with 1 the state is carried from start to end.
-        window: make each segment a multiple of so many steps, but for the last.
+        counts: the numbers n of models to average over; by default all models.
+        streams: parallel streams of the text; with 1 the state is carried through all of it.
+        window: the length of each segment, except the last, is a multiple of this.
     """
     if streams < 1:
         raise ValueError(f"streams = {streams} must be at least 1.")
@@ -100,8 +100,8 @@ def beliefs(
     words = min(PROBABILITIES_OF_A_SEGMENT // vocabulary, WORDS_OF_A_SEGMENT)
     steps = max(1, words // streams // window) * window
     at_once = max(1, PROBABILITIES_AT_ONCE // (vocabulary * steps * streams))
-    stretches = segments(tokens, streams=streams, steps=steps)
-    while group := list(islice(stretches, at_once)):
+    remaining = segments(tokens, streams=streams, steps=steps)
+    while group := list(islice(remaining, at_once)):
         totals = [_Total(segment.y) for segment in group]
         found: list[dict[int, Beliefs]] = [{} for _ in group]
         for index, model in enumerate(models[: counts[-1]]):
@@ -116,7 +116,7 @@ def beliefs(
 
 
 class _Total:
-    """What the models before it held of the words of a segment, to be averaged."""
+    """Sums over the models so far, for the words of a segment."""
 
     def __init__(self, y: Tensor) -> None:
         self.y = y[..., None]
@@ -131,7 +131,7 @@ class _Total:
         self.distributions.add(log_probs)
 
     def average(self) -> Beliefs:
-        """With P the sum over `count` models, of average p = P / count."""
+        """The statistics of the average p = P / count, with P the sum over `count` models."""
         total, count = self.distributions.probs, self.distributions.count
         highest, likeliest = total.max(-1)
         chosen = total.gather(-1, self.y).squeeze(-1)
@@ -146,7 +146,7 @@ class _Total:
 
 
 class _MemberModel:
-    """A model with one member of an ensemble in it."""
+    """A model with the weights of one ensemble member."""
 
     def __init__(self, model: nn.Module, member: Member) -> None:
         self.model = model

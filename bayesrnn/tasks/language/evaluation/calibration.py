@@ -1,4 +1,4 @@
-"""Is a language model right as often as it says?"""
+"""The calibration of a language model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def calibration(
     streams: int = 20,
     progress: Callable[[int], None] = lambda words: None,
 ) -> Calibration:
-    """The calibration of the average of `models` on a text, whose first token is context only."""
+    """The calibration of the average of `models` on a text; the first token is context only."""
     columns: list[Tensor] = []
     for segment, found in beliefs(models, tokens, vocabulary, streams=streams):
         belief = found[len(models)]

@@ -1,4 +1,4 @@
-"""Text from a model: one word after the other, each drawn from what the model expects."""
+"""Text generation: each word is sampled from the model's predictive distribution."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def generate(
     sample_weights: bool = False,
     seed: int = 0,
 ) -> list[str]:
-    """`words` words after the prompt, at the mean weights or at one sample of them; never `<unk>`."""
+    """Generate `words` words after the prompt, with the mean weights or one sample; never `<unk>`."""
     if temperature <= 0:
         raise ValueError(f"temperature = {temperature} must be above 0.")
     if top_k < 0 or words < 1:

@@ -21,13 +21,13 @@ from bayesrnn.tasks.language.evaluation.scoring import (
 )
 
 WORDS_AT_ONCE = 256
-"""A segment's size where nothing else decides it, so that its logits, times the vocabulary, fit the cache."""
+"""Default number of words in a segment, chosen so that its logits fit the cache."""
 
 SEGMENTS_AT_ONCE = 64
-"""Segments scored for each time that a sample's weights are made."""
+"""Number of segments scored each time the weights of a sample are drawn."""
 
 DYNAMIC_STEPS = 35
-"""Words that dynamic evaluation scores and then learns from at once."""
+"""Number of words in a segment of dynamic evaluation: scored first, then trained on."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Perplexity:
     nats: float
     words: int
     is_bound: bool = False
-    """Whether it is an upper bound on perplexity, as it is for the sharpened posterior."""
+    """Whether the value is an upper bound on perplexity, as for the sharpened posterior."""
 
     @property
     def value(self) -> float:
@@ -57,14 +57,14 @@ def perplexity(
     seed: int = 0,
     progress: Callable[[int], None] = lambda words: None,
 ) -> Perplexity:
-    """The perplexity of `tokens`, whose first is context only.
+    """The perplexity of a text; the first token is context only.
 
     Args:
-        streams: parallel stretches of the text; with 1 the state is carried from start to end.
-        samples: Monte Carlo samples to average over; 0 for the weights at rest.
+        streams: parallel streams of the text; with 1 the state is carried through all of it.
+        samples: weight samples to average over; 0 for the weights the method predicts with by default.
         sharpened: score each segment with the posterior sharpened on it.
-        dynamic_lr: the learning rate of dynamic evaluation; None for none.
-        steps: time steps of a segment, which dynamic evaluation and sharpening learn from at once.
+        dynamic_lr: the learning rate of dynamic evaluation; None for static evaluation.
+        steps: time steps of a segment, the unit of dynamic evaluation and sharpening.
     """
     scorer = make_scorer(method, samples=samples, sharpened=sharpened, seed=seed)
     adapting = Dynamic(method, scorer, lr=dynamic_lr, clip=clip) if dynamic_lr is not None else None
@@ -90,13 +90,13 @@ def perplexity(
     return Perplexity(nats, words, is_bound=sharpened)
 
 
-def _scored(scorer: Scorer, stretches: Iterator[Segment]) -> Iterator[tuple[Segment, WordScores]]:
-    """Each segment with its scores; several at a time where the scorer can do that."""
+def _scored(scorer: Scorer, remaining: Iterator[Segment]) -> Iterator[tuple[Segment, WordScores]]:
+    """Each segment with its scores; several segments at a time if the scorer supports it."""
     if not isinstance(scorer, Ensemble):
-        for segment in stretches:
+        for segment in remaining:
             yield segment, scorer.score(segment)
         return
-    while group := list(islice(stretches, SEGMENTS_AT_ONCE)):
+    while group := list(islice(remaining, SEGMENTS_AT_ONCE)):
         yield from zip(group, scorer.score_all(group), strict=True)
 
 

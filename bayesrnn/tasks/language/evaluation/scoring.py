@@ -1,4 +1,4 @@
-"""Scoring text word by word: every word once, the state carried, one pass for all weight samples."""
+"""Scoring text: every word once, with the state carried, in one pass for all weight samples."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bayesrnn.sharpened import Sharpened
 
 @dataclass(frozen=True)
 class Segment:
-    """A stretch of text for N streams: `y` is scored wherever `counted`; x and y are (T, N)."""
+    """T consecutive words of N streams: `y` is scored where `counted`; x and y are (T, N)."""
 
     x: Tensor
     y: Tensor
@@ -26,15 +26,15 @@ class Segment:
 
 @dataclass(frozen=True)
 class WordScores:
-    """What a model said of the words of a segment, each (T, N), in nats."""
+    """A model's scores for the words of a segment, each (T, N), in nats."""
 
     log_probs: Tensor
     kl_theta: float = 0.0
-    """What sharpening on the segment costs, in nats for the whole of it; makes the score a bound."""
+    """KL_theta of sharpening on the whole segment, in nats; with it the score is an upper bound."""
 
 
 class Scorer(Protocol):
-    """Scores consecutive segments of a text, carrying its own state from one to the next."""
+    """Scores consecutive segments of a text, carrying the recurrent state between them."""
 
     def score(self, segment: Segment) -> WordScores: ...
 
@@ -42,7 +42,7 @@ class Scorer(Protocol):
 def segments(tokens: Tensor, *, streams: int, steps: int) -> Iterator[Segment]:
     """A text (its first token is context only) as consecutive segments that cover each word once.
 
-    Each stream is a contiguous stretch of the text; the last may be shorter and is then padded.
+    Each stream is a contiguous part of the text; the last may be shorter and is then padded.
     """
     words = len(tokens) - 1
     if words < 1:
@@ -52,14 +52,14 @@ def segments(tokens: Tensor, *, streams: int, steps: int) -> Iterator[Segment]:
     starts = torch.arange(streams) * length
     for begin in range(0, length, steps):
         time = torch.arange(begin, min(begin + steps, length))
-        place = time[:, None] + starts  # (T, N)
-        counted = place < words
-        place = place.clamp_max(words - 1)
-        yield Segment(tokens[place].long(), tokens[place + 1].long(), counted)
+        position = time[:, None] + starts  # (T, N)
+        counted = position < words
+        position = position.clamp_max(words - 1)
+        yield Segment(tokens[position].long(), tokens[position + 1].long(), counted)
 
 
 class Ensemble:
-    """Averages the probabilities of an ensemble of weights, each member with its own state."""
+    """Averages the probabilities of an ensemble; each member has its own recurrent state."""
 
     def __init__(self, model: nn.Module, members: list[Member]) -> None:
         self.model = model
@@ -71,7 +71,7 @@ class Ensemble:
 
     @torch.no_grad()
     def score_all(self, group: Sequence[Segment]) -> list[WordScores]:
-        """Consecutive segments; each member's weights are put in the model once for all of them."""
+        """Score several consecutive segments, setting the weights of each member only once."""
         averages = [LogMeanExp() for _ in group]
         with evaluating(self.model):
             for index, member in enumerate(self.members):
@@ -83,7 +83,7 @@ class Ensemble:
 
 
 class SharpenedBound:
-    """Scores each segment with the posterior sharpened on that same segment: a bound, by kl_theta."""
+    """Scores each segment with the posterior sharpened on it; with kl_theta an upper bound."""
 
     def __init__(self, sharpened: Sharpened, seed: int) -> None:
         self.sharpened = sharpened
@@ -108,8 +108,8 @@ class SharpenedBound:
 class Dynamic:
     """Dynamic evaluation: after a segment is scored, one SGD step on it (Mikolov et al., 2010).
 
-    The step is taken on the weights at rest, the posterior's means; a scorer that samples then samples
-    around the moved means. `restore` puts the weights back.
+    The step changes the mean weights; a scorer that samples then samples around the new means. `restore`
+    resets the weights.
     """
 
     def __init__(self, method: Method, scorer: Scorer, *, lr: float, clip: float) -> None:
@@ -127,7 +127,7 @@ class Dynamic:
         return scores
 
     def _adapt(self, segment: Segment) -> None:
-        # cuDNN's RNNs cannot go backward in evaluation mode.
+        # cuDNN's RNNs have no backward pass in evaluation mode.
         with evaluating(self.model), torch.backends.cudnn.flags(enabled=False), torch.enable_grad():
             logits, state = self.model(segment.x, self.state)
             nats = _nats(logits, segment.y)
@@ -147,5 +147,5 @@ class Dynamic:
 
 
 def _nats(logits: Tensor, y: Tensor) -> Tensor:
-    """-log p(y) of each word, as one row."""
+    """-log p(y) of each word, as one flat vector."""
     return F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none")

@@ -1,7 +1,7 @@
-"""Does a model know when text is not its own? The paper's entropy gap [F17, sec. 5.1], and more of its kind.
+"""Uncertainty on out-of-distribution text: the paper's entropy gap [F17, sec. 5.1], and related measures.
 
-A text is spoilt (reversed, shuffled, mixed with other words) or replaced by another domain's; a model that
-knows what it does not know has a higher entropy there, and its windows of words can be told apart.
+A text is corrupted (reversed, shuffled, mixed with other words) or replaced by one of another domain. A
+good model has a higher entropy there, so that windows of words can be classified by their uncertainty.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from torch import Tensor
 from bayesrnn.tasks.language.evaluation.beliefs import LanguageModel, beliefs
 
 SIGNALS = ("entropy", "mutual_information", "surprise")
-"""What a window of words can be judged by; surprise is -log p of the words that came."""
+"""The statistics by which a window is classified; surprise is -log p of the true words."""
 
 
 MOST_WINDOW = 100
-"""Words; the distributions of a whole window are held at once, for each stream."""
+"""Upper limit on the words in a window, whose distributions are all in memory, for each stream."""
 
 
 @dataclass(frozen=True)
 class Text:
-    """A text to be judged; the first token is context only."""
+    """A named text; the first token is context only."""
 
     name: str
     tokens: Tensor
@@ -32,7 +32,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Uncertainty:
-    """How sure a model was of a text, in nats per word, and of each window of its words."""
+    """A model's uncertainty on a text, in nats per word, overall and for each window of words."""
 
     words: int
     entropy: float
@@ -43,19 +43,19 @@ class Uncertainty:
 
 @dataclass(frozen=True)
 class Gap:
-    """A text against the true one, under one model: differences in nats per word, and AUROC by signal.
+    """A text compared with the true one, for one model: differences in nats per word, and AUROC by signal.
 
-    AUROC is the probability that a window of the other text has the higher value: 0.5 for a model that
-    cannot tell, 1 for one that always can.
+    AUROC is the probability that a window of the other text has a higher value than one of the true text:
+    0.5 is chance, 1 is perfect.
     """
 
     model: str
     samples: int
-    """0 for the weights at rest."""
+    """Number of weight samples averaged over; 0 for none."""
     text: str
     words: int
     entropy: float
-    """Of this text, not the gap."""
+    """Mean entropy on this text (not the gap)."""
     entropy_gap: float
     mutual_information_gap: float
     surprise_gap: float
@@ -67,16 +67,16 @@ class Gap:
 
 @dataclass(frozen=True)
 class Contender:
-    """A model that enters the benchmark: one language model, or samples to average over."""
+    """A model in the benchmark: one language model, or several to average over."""
 
     name: str
     models: Sequence[LanguageModel]
     counts: Sequence[int] = ()
-    """Averages of how many samples to measure; none for all of them, as one model at rest."""
+    """Numbers of models to average over; if empty, all of them, reported as one model with 0 samples."""
 
 
 def reverse(tokens: Tensor) -> Tensor:
-    """The last word first. A text begins and ends with `<eos>`, and so does its reverse."""
+    """The words in reverse order. A text begins and ends with `<eos>`, and so does its reverse."""
     return tokens.flip(0)
 
 
@@ -87,7 +87,7 @@ def shuffle(tokens: Tensor, seed: int = 0) -> Tensor:
 
 
 def add_noise(tokens: Tensor, rate: float, seed: int = 0) -> Tensor:
-    """Each word replaced with probability `rate` by a word from anywhere in the text."""
+    """Replace each word with probability `rate` by a random word of the text."""
     if not 0 <= rate <= 1:
         raise ValueError(f"noise = {rate} must lie between 0 and 1: the share of words replaced.")
     generator = torch.Generator().manual_seed(seed)
@@ -107,7 +107,7 @@ def benchmark(
     streams: int = 20,
     progress: Callable[[str, str, int], None] = lambda model, text, words: None,
 ) -> list[Gap]:
-    """Every contender's gap on every other text, for each of its numbers of samples."""
+    """The gap of every contender on every text, for each of its numbers of samples."""
     results = []
     for contender in contenders:
 
@@ -140,11 +140,11 @@ def measure(
     streams: int = 20,
     progress: Callable[[int], None] = lambda words: None,
 ) -> dict[int, Uncertainty]:
-    """The uncertainty of the average of the first 1, 2, 5, ... models, from one pass over the text."""
+    """The uncertainty of the average of the first n models, for each count n, in one pass over the text."""
     check_window(window, len(tokens) - 1)
     if streams < 1:
         raise ValueError(f"streams = {streams} must be at least 1.")
-    streams = min(streams, (len(tokens) - 1) // window)  # each has a window at least
+    streams = min(streams, (len(tokens) - 1) // window)  # at least one window in each
     sums: dict[int, dict[str, float]] = {}
     windows: dict[int, dict[str, list[Tensor]]] = {}
     words = 0
@@ -171,7 +171,7 @@ def measure(
 
 
 def check_window(window: int, words: int) -> None:
-    """Raise unless a text of so many words has a window."""
+    """Raise ValueError unless a window fits a text of `words` words."""
     if not 1 <= window <= MOST_WINDOW:
         raise ValueError(f"window = {window} must lie between 1 and {MOST_WINDOW} words.")
     if words < window:
@@ -179,19 +179,19 @@ def check_window(window: int, words: int) -> None:
 
 
 def auroc(inside: Tensor, outside: Tensor) -> float:
-    """The probability that a value from outside is above one from inside, ties counting half."""
+    """The probability that a value of `outside` exceeds one of `inside`, counting ties as half."""
     from torchmetrics.functional.classification import binary_auroc
 
     values = torch.cat([inside, outside])
     _, ranks = values.unique(
         return_inverse=True
-    )  # torchmetrics wants [0, 1], and squashes the rest
+    )  # torchmetrics expects [0, 1] and applies a sigmoid to anything else
     is_outside = torch.cat([torch.zeros(len(inside)), torch.ones(len(outside))]).long()
     return binary_auroc(ranks.double() / max(int(ranks.max()), 1), is_outside).item()
 
 
 def _window_means(value: Tensor, counted: Tensor, window: int) -> Tensor:
-    """The mean of each `window` consecutive words of each stream; what is left over is left out."""
+    """The mean over each window of each stream; incomplete windows at the end are left out."""
     whole = len(value) // window * window
     shape = (-1, window, value.shape[1])
     complete = counted[:whole].view(shape).all(1)

@@ -1,4 +1,4 @@
-"""A text word by word: how likely each was, how open the question, how much the samples disagreed."""
+"""A text word by word: probability, entropy and mutual information of each."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from bayesrnn.tasks.language.evaluation.beliefs import beliefs, models_of
 
 @dataclass(frozen=True)
 class ScoredWord:
-    """A word and what the model thought in its place, in nats."""
+    """A word and the model's prediction at its position, in nats."""
 
     word: str
     unknown: bool
-    """Whether it is not in the vocabulary: it is then scored as `<unk>`."""
+    """Whether the word is not in the vocabulary and was scored as `<unk>`."""
     probability: float
     surprise: float
     """-log probability."""
@@ -33,7 +33,7 @@ class ScoredWord:
 
 
 def read_words(path: Path, tokenize: Callable[[str], list[str]]) -> list[list[str]]:
-    """The lines of a file, or of standard input for "-", as words."""
+    """The words of each line of a file, or of standard input for "-"."""
     if str(path) != "-" and not path.is_file():
         raise ValueError(f"{path}: no such file.")
     raw = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
@@ -50,12 +50,10 @@ def read_words(path: Path, tokenize: Callable[[str], list[str]]) -> list[list[st
 def score_words(
     method: Method, vocabulary: Vocabulary, lines: list[list[str]], *, samples: int, seed: int
 ) -> Iterator[ScoredWord]:
-    """Every word and line end, in order, each scored after all that stand before it."""
+    """Score every word and line end of a text, in order."""
     words = [word for line in lines for word in [*line, END]]
     if all(word not in vocabulary.index for line in lines for word in line):
-        raise ValueError(
-            "not one word of the text is in the run's vocabulary; is it the same language?"
-        )
+        raise ValueError("no word of the text is in the run's vocabulary; is it the same language?")
     tokens = torch.tensor([vocabulary.end, *vocabulary.encode(words)])
     position = 0
     models = models_of(method, samples, seed)

@@ -1,1 +1,1 @@
-"""Language models, which know nothing of the methods that train them."""
+"""Language models: plain modules, independent of the methods that train them."""

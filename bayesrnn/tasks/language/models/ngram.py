@@ -1,4 +1,4 @@
-"""An n-gram language model with absolute discounting: what counting alone knows of the next word."""
+"""An n-gram language model with absolute discounting."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ DISCOUNT = 0.75
 class NGram:
     """p(w | c) = max(n(c, w) - D, 0) / n(c) + D k(c) / n(c) p(w | c without its first word).
 
-    n counts occurrences in the training text, k(c) the different words seen after c. The shortest
-    context, none, falls back on equal probabilities.
+    n counts occurrences in the training text, and k(c) is the number of different words seen after c. The
+    empty context backs off to the uniform distribution.
     """
 
     def __init__(self, tokens: Tensor, vocabulary: int, order: int = 3) -> None:
-        """Count a text (its first token is context only) up to stretches of `order` words."""
+        """Count the n-grams of a text, whose first token is context only, for n up to `order`."""
         if order < 1:
             raise ValueError(f"order = {order} must be at least 1.")
         self.vocabulary = vocabulary
@@ -35,8 +35,8 @@ class NGram:
                 share = (
                     torch.tensor(list(seen.values()), dtype=torch.float32).sub_(DISCOUNT) / total
                 )
-                place = torch.tensor(list(seen))
-                self.followers[context] = (place, share, DISCOUNT * len(seen) / total)
+                next_words = torch.tensor(list(seen))
+                self.followers[context] = (next_words, share, DISCOUNT * len(seen) / total)
 
     def next_word_log_probs(self, tokens: Tensor, state: Any) -> tuple[Tensor, Tensor]:
         """Tokens (T, N) -> log p of each next word (T, N, V); the state is the last words read."""
@@ -57,7 +57,7 @@ class NGram:
             found = self.followers.get(tuple(context[len(context) - length :]))
             if found is None:
                 break
-            place, share, rest = found
-            probs.mul_(rest)
-            probs[place] += share
+            next_words, share, backoff = found
+            probs.mul_(backoff)
+            probs[next_words] += share
         return probs

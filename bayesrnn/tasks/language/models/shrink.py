@@ -1,4 +1,4 @@
-"""A language model without its dead units: the same predictions from smaller matrices."""
+"""Remove the dead units of a language model: smaller matrices, the same predictions."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from bayesrnn.tasks.language.models.word_lm import WordLM
 
 @dataclass(frozen=True)
 class Shrunk:
-    """A smaller model, and how many units it has left of those there were."""
+    """A smaller model, and its numbers of units before and after."""
 
     model: WordLM
     embedding: tuple[int, int]
     hidden: tuple[int, int]
-    """Of each layer: as many as the layer that needs most."""
+    """Units of each layer: the most that any layer needs."""
 
 
 @torch.no_grad()
 def shrink(model: WordLM) -> Shrunk:
-    """Remove what cannot change a prediction: units that are always 0, and units that nobody reads.
+    """Remove units that cannot change a prediction: always 0, or without outgoing connections.
 
-    A unit of an LSTM is always 0 if the whole row of its candidate gate is zero, weights and bias:
-    c = f c + i tanh(0) = 0 from a zero state. Nobody reads it if its columns are zero in the
-    recurrent matrix and in the layer above, the rows of dead units aside. All layers keep the same
-    number of units, as nn.LSTM needs. A tied model is left as it is: its embedding is its softmax.
+    An LSTM unit is always 0 if its row of the candidate gate is zero, weights and bias:
+    c = f c + i tanh(0) = 0 from a zero state. It has no outgoing connections if its columns are zero in
+    the recurrent matrix and in the layer above, ignoring the rows of dead units. All layers keep the same
+    number of units, as nn.LSTM requires. A tied model is returned unchanged: its embedding is its softmax.
     """
     lstm = model.lstm
     width, hidden, layers = lstm.input_size, lstm.hidden_size, lstm.num_layers
@@ -99,6 +99,6 @@ def _gates(lstm, name: str) -> Tensor:
 
 
 def _indices(alive: Tensor, at_least: int) -> Tensor:
-    """The living, filled up with the first of the dead if they are fewer than `at_least`."""
+    """The indices of living units, padded with the first dead ones to `at_least`."""
     living, dead = alive.nonzero().flatten(), (~alive).nonzero().flatten()
     return torch.cat([living, dead[: max(0, at_least - len(living))]]).sort().values

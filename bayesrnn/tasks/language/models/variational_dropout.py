@@ -11,11 +11,11 @@ from bayesrnn.tasks.language.models.word_lm import State, nats_per_stream
 
 
 class VariationalDropoutLM(nn.Module):
-    """The LSTM language model with every mask drawn once a minibatch and held over time.
+    """The LSTM language model with masks drawn once per minibatch and held over time.
 
-    Masks fall on the embedding (whole words), on the inputs of each layer and on the softmax's
-    (for each stream), and on the recurrent connections. The last are dropped in the weight matrix,
-    one column for each unit of the state: the same for all streams, and the fused kernel stays.
+    There are masks on the embedding (whole words), on the inputs of each layer and of the softmax (for
+    each stream), and on the recurrent connections. The last is applied to the weight matrix, one column
+    for each unit of the state: it is shared by all streams, so that the fused kernel can be used.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class VariationalDropoutLM(nn.Module):
             self.out.weight = self.embedding.weight
 
     def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """Tokens (T, N) -> logits (T, N, V), and the state as of a stacked LSTM."""
+        """Tokens (T, N) -> logits (T, N, V), and the state in the form of a stacked LSTM."""
         output = F.embedding(x, self._dropped_words(self.embedding.weight))
         h, c = [], []
         for layer, lstm in enumerate(self.lstms):

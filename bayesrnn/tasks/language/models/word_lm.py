@@ -20,7 +20,7 @@ class WordLM(nn.Module):
         tied: bool = False,
         embedding: int | None = None,
     ) -> None:
-        """`embedding` is the width of the embedding, if it is not that of the LSTM."""
+        """`embedding` is the width of the embedding; by default that of the LSTM."""
         super().__init__()
         width = embedding or hidden
         self.embedding = nn.Embedding(vocabulary, width)
@@ -31,12 +31,12 @@ class WordLM(nn.Module):
             self.out.weight = self.embedding.weight
 
     def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """Tokens (T, N) -> logits (T, N, V) of each next word, and the state after the last."""
+        """Tokens (T, N) -> logits (T, N, V) of each next word, and the new state."""
         output, after = self.lstm(self.dropout(self.embedding(x)), state)
         return self.out(self.dropout(output)), after
 
     def loss(self, x: Tensor, y: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """Nats summed over time and averaged over the N streams, and the state after the last step."""
+        """Nats summed over time and averaged over the N streams, and the new state."""
         logits, after = self(x, state)
         return nats_per_stream(logits, y), after
 
