@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from bayesrnn import init as init
     from bayesrnn.data.cuts import Cuts as Cuts
     from bayesrnn.data.minibatches import Minibatches as Minibatches
+    from bayesrnn.memory import keep_memory as keep_memory
     from bayesrnn.posterior import Draw as Draw
     from bayesrnn.posterior import Posterior as Posterior
     from bayesrnn.prediction import Categorical as Categorical
@@ -27,6 +28,7 @@ __version__ = "0.1.0"
 _HOME = {
     "Cuts": "bayesrnn.data.cuts",
     "Minibatches": "bayesrnn.data.minibatches",
+    "keep_memory": "bayesrnn.memory",
     "Draw": "bayesrnn.posterior",
     "Posterior": "bayesrnn.posterior",
     "Categorical": "bayesrnn.prediction",

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import torch
 
+from bayesrnn.memory import keep_memory
 from bayesrnn.report.table import markdown_table
 from bayesrnn.tasks.language.config import preset
 from bayesrnn.tasks.language.evaluation.perplexity import perplexity
 from bayesrnn.tasks.language.task import build_method
-from bayesrnn.training.memory import keep_memory
 
 START = {"units": 200, "unroll": 35, "batch": 20, "vocabulary": 10_000}
 SIZES = {

@@ -25,9 +25,9 @@ from torch.func import functional_call
 from torch.nn import functional as F
 from training_step import BATCH, UNROLL, VOCABULARY, contender
 
+from bayesrnn.memory import keep_memory
 from bayesrnn.report.table import markdown_table
 from bayesrnn.tasks.language.models.word_lm import WordLM, nats_per_stream
-from bayesrnn.training.memory import keep_memory
 
 HIDDEN, KL_WEIGHT = 200, 4e-5
 

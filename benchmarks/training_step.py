@@ -17,11 +17,11 @@ import torch
 
 import bayesrnn
 from bayesrnn.gradients import total_norm
+from bayesrnn.memory import keep_memory
 from bayesrnn.methods import Method
 from bayesrnn.report.table import markdown_table
 from bayesrnn.tasks.language.config import preset
 from bayesrnn.tasks.language.task import build_method
-from bayesrnn.training.memory import keep_memory
 
 BATCH, UNROLL, VOCABULARY = 20, 35, 10_000
 METHODS = ("dropout", "bbb", "bbb sampled", "sharpened")

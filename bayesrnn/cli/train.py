@@ -72,8 +72,8 @@ def _given(arguments: list[str], name: str) -> str | None:
 
 
 def _train(experiment: Experiment, options: Train[Any]) -> None:
+    from bayesrnn.memory import keep_memory
     from bayesrnn.training.loop import Trainer
-    from bayesrnn.training.memory import keep_memory
     from bayesrnn.training.run import Run
 
     config = options.config

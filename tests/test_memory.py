@@ -9,12 +9,12 @@ import sys
 
 import pytest
 
-from bayesrnn.training.memory import keep_memory
+from bayesrnn.memory import keep_memory
 
 PROGRAM = """
 import resource, sys
 import torch
-from bayesrnn.training.memory import keep_memory
+from bayesrnn.memory import keep_memory
 if sys.argv[1] == "keep":
     assert keep_memory()
 def touch():

@@ -12,8 +12,9 @@ def keep_memory() -> bool:
     """Make glibc's allocator keep freed memory for the next step; returns whether that worked.
 
     By default glibc returns large freed tensors to the system, and each step allocates them again page by
-    page: some 20,000 page faults, five to ten percent of its time. The setting affects the whole process,
-    so it is for a program to make, not for a library.
+    page: some 20,000 page faults, five to ten percent of its time, and more with a posterior, which adds
+    vectors as long as the model. The setting affects the whole process, so it is for a program to make, not
+    for a library: call it once, before training. `bayesrnn train` does.
     """
     if platform.libc_ver()[0] != "glibc":
         return False
