@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -26,12 +26,14 @@ def check_closure(closure: object) -> None:
         raise ValueError(f"pass a function that computes the loss, not a {type(closure).__name__}.")
 
 
-def add_grad(parameter: nn.Parameter, gradient: Tensor) -> None:
-    """Add a gradient to `.grad`, as backward does."""
-    if parameter.grad is None:
-        parameter.grad = gradient
-    else:
-        parameter.grad.add_(gradient)
+@torch.no_grad()
+def add_grads(gradients: Mapping[nn.Parameter, Tensor]) -> None:
+    """Add a gradient to the `.grad` of each parameter, as backward does."""
+    for parameter, gradient in gradients.items():
+        if parameter.grad is None:
+            parameter.grad = gradient
+        else:
+            parameter.grad.add_(gradient)
 
 
 def total_norm(parameters: Iterable[nn.Parameter]) -> Tensor:

@@ -13,10 +13,10 @@ import torch
 from torch import Generator, Tensor, nn
 
 from bayesrnn import init, persistence
-from bayesrnn.gradients import add_grad, check_closure, check_kl_weight, loss_of
+from bayesrnn.gradients import add_grads, check_closure, check_kl_weight, loss_of
 from bayesrnn.kernels import noise, passes
 from bayesrnn.storage import load_tensors, save_tensors
-from bayesrnn.torch_private import version
+from bayesrnn.torch_private import versions
 from bayesrnn.variational import gaussian, priors
 from bayesrnn.variational.normal import EmpiricalNormal
 from bayesrnn.variational.priors import Prior
@@ -27,6 +27,9 @@ from bayesrnn.weights.select import Select
 
 T = TypeVar("T")
 KLGradient = Literal["sampled", "expected"]
+UNUSED = (
+    "the gradient of the last draw was never used; call accumulate_grad(draw) after each block."
+)
 LARGEST_SCORE_ERROR = 0.05
 """What an approximate expected score may be off by."""
 
@@ -50,7 +53,7 @@ class Draw:
         """theta as the model holds it inside `sample()`; their `.grad` is what backward leaves."""
         self._weights = weights
         self._mu = mu
-        self._versions = version(mu), version(theta)
+        self._versions = versions(mu, theta)
         self._g: Tensor | None = None
 
     @property
@@ -73,20 +76,25 @@ class Draw:
         self.check()
         return gaussian.noise_at(self.theta, self._mu.detach(), self.sigma)
 
-    def check(self) -> None:
-        """Raise if the draw can no longer be used."""
+    def check(self, *, after_block: bool = False) -> None:
+        """Raise if the draw can no longer be used, or if that happened inside its block."""
         if self.spent:
             raise ValueError(
                 "this draw is spent, its gradient has been accumulated: call kl(draw) before "
                 "accumulate_grad, and accumulate each draw once."
             )
-        mean, theta = self._versions
-        if version(self._mu) != mean:
+        mean, theta = versions(self._mu, self.theta)
+        if after_block and (mean, theta) != self._versions:
+            raise ValueError(
+                "the weights were changed inside the block (an optimiser step, or an in-place edit). Step "
+                "after the block."
+            )
+        if mean != self._versions[0]:
             raise ValueError(
                 "the mean has changed since this draw was made; call accumulate_grad or kl(draw) "
                 "before optimizer.step()."
             )
-        if version(self.theta) != theta:
+        if theta != self._versions[1]:
             raise ValueError(
                 "the sampled weights were changed in place, so they are no sample any more."
             )
@@ -140,6 +148,8 @@ class Posterior:
         self.prior = prior
         self.sigma_temperature = sigma_temperature
         self.weights = FlatWeights(model, select)
+        self.layout: Layout = self.weights.layout
+        """Which stretch of a flat vector is which weight."""
         self._bound_prior = priors.bind(prior, self.layout)
         mu = self.weights.start
         sigma = init.initial_sigma(self.layout, mu, sigma_init, self._bound_prior, generator)
@@ -151,16 +161,12 @@ class Posterior:
     @property
     def mu(self) -> nn.Parameter:
         """The mean, a flat vector, whatever the model holds."""
-        return self.weights.parameter("mu")
+        return self.weights.flat["mu"]
 
     @property
     def rho(self) -> nn.Parameter:
-        return self.weights.parameter("rho")
-
-    @property
-    def layout(self) -> Layout:
-        """Which stretch of a flat vector is which weight."""
-        return self.weights.layout
+        """What decides sigma = softplus(rho), a flat vector."""
+        return self.weights.flat["rho"]
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """What an optimiser trains, as `model.parameters()` has it: mu, rho and the ordinary parameters."""
@@ -177,13 +183,14 @@ class Posterior:
         Call `loss.backward()` inside it or right after it, then `accumulate_grad`, then the optimiser.
         """
         draw = self.draw(generator=generator)
-        outermost = self.weights.at_rest
         with self.weights.holding(draw.leaves):
             yield draw
-        if not draw.spent:
-            _check_unchanged(draw)
-        if draw.has_grad and not draw.spent and outermost:
-            self._warn_if_unused()
+        if draw.spent:
+            return
+        draw.check(after_block=True)
+        if draw.has_grad and self.weights.at_rest:
+            if self._unused is not None:
+                warnings.warn(UNUSED, stacklevel=4)
             self._unused = draw
 
     @contextmanager
@@ -196,12 +203,13 @@ class Posterior:
     def draw(self, *, generator: Generator | None = None) -> Draw:
         """A fresh draw, not yet placed in the model."""
         self.weights.check()
-        mu, rho = self.mu.detach(), self.rho.detach()
+        mu, rho = self.mu, self.rho
         with torch.inference_mode(False):  # a vector made inside that mode is of no use outside
             theta, sigma = torch.empty_like(mu), torch.empty_like(mu)
         passes.sample_(theta, sigma, mu, rho, key=noise.new_key(generator, rho.device))
-        self.layout.copy_fixed(theta, mu)
-        return Draw(theta, sigma, self.mu, self.weights)
+        for span in self.layout.fixed:
+            theta[span] = mu[span]
+        return Draw(theta, sigma, mu, self.weights)
 
     @torch.no_grad()
     def accumulate_grad(self, draw: Draw, *, kl_weight: float, g: Tensor | None = None) -> None:
@@ -212,7 +220,8 @@ class Posterior:
         loss with respect to the draw, if it is not the one that backward left; it is used up.
         """
         check_kl_weight(kl_weight)
-        if not isinstance(draw, Draw) or draw.theta.shape != self.rho.shape:
+        mu, rho = self.mu, self.rho
+        if not isinstance(draw, Draw) or draw.theta.shape != rho.shape:
             raise ValueError("this is no draw of this posterior; use what its sample() gave.")
         draw.check()
         g = draw.g if g is None else g
@@ -229,9 +238,10 @@ class Posterior:
         # As exact as the passes compute, so that they need not convert it.
         weight = torch.tensor(kl_weight, dtype=g.dtype)
         weights = {"kl_weight": weight, "sigma_weight": weight * self.sigma_temperature}
-        gradients(g, draw.sigma, draw.theta, self.mu.detach(), prior=prior, **weights)
-        add_grad(self.mu, self.layout.fill_fixed(g))
-        add_grad(self.rho, self.layout.fill_fixed(draw.sigma))
+        gradients(g, draw.sigma, draw.theta, mu.detach(), prior=prior, **weights)
+        for span in self.layout.fixed:
+            g[span] = draw.sigma[span] = 0
+        add_grads({mu: g, rho: draw.sigma})
         draw.spent = True
         self._unused = None
 
@@ -350,20 +360,3 @@ class Posterior:
         if asked == "expected" and why_not:
             raise ValueError(f"kl_gradient='expected' {why_not}; use 'sampled'.")
         return asked or ("sampled" if why_not else "expected")
-
-    def _warn_if_unused(self) -> None:
-        if self._unused is not None:
-            warnings.warn(
-                "the gradient of the last draw was never used; call accumulate_grad(draw) after each block.",
-                stacklevel=5,
-            )
-
-
-def _check_unchanged(draw: Draw) -> None:
-    try:
-        draw.check()
-    except ValueError:
-        raise ValueError(
-            "the weights were changed inside the block (an optimiser step, or an in-place edit). Step "
-            "after the block."
-        ) from None

@@ -13,7 +13,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from bayesrnn import persistence
-from bayesrnn.gradients import add_grad, check_closure, check_kl_weight, loss_of
+from bayesrnn.gradients import add_grads, check_closure, check_kl_weight, loss_of
 from bayesrnn.kernels import noise, passes
 from bayesrnn.posterior import Posterior
 from bayesrnn.storage import load_tensors, save_tensors
@@ -76,7 +76,7 @@ class Sharpened:
     @property
     def kappa(self) -> nn.Parameter:
         """The learnt step in its own unit, a flat vector."""
-        return self.posterior.weights.parameter("kappa")
+        return self.posterior.weights.flat["kappa"]
 
     @property
     def eta(self) -> Tensor:
@@ -118,7 +118,7 @@ class Sharpened:
             g = g_theta + self._hessian_product(closure, phi.theta, u, rng)
         kappa, eta_unit = self.kappa.detach(), self._eta_unit
         passes.kappa_gradient_(g_phi, g_theta, kappa, eta_unit=eta_unit, **settings)
-        add_grad(self.kappa, g_phi)  # g_phi is now the gradient of kappa
+        add_grads({self.kappa: g_phi})  # g_phi is now the gradient of kappa
         posterior.accumulate_grad(phi, kl_weight=kl_weight, g=g)
         return value
 
@@ -205,10 +205,12 @@ class Sharpened:
         """From phi to theta, and KL_theta."""
         with torch.inference_mode(False):
             theta = torch.empty_like(phi)
-        key, kappa = noise.new_key(generator, phi.device), self.kappa.detach()
+        key = noise.new_key(generator, phi.device)
         settings = {"eta_unit": eta_unit, "sigma0": self.sigma0}
-        kl = passes.sharpen_(theta, phi, g_phi, kappa, key=key, **settings)
-        return self.posterior.layout.copy_fixed(theta, self.posterior.mu.detach()), kl
+        kl = passes.sharpen_(theta, phi, g_phi, self.kappa, key=key, **settings)
+        for span in self.posterior.layout.fixed:
+            theta[span] = phi[span]
+        return theta, kl
 
     def _hessian_product(
         self, closure: Callable[[], Any], phi: Tensor, u: Tensor, rng: Tensor
@@ -240,7 +242,7 @@ class Sharpened:
             )
         for parameter, product in zip(ordinary, products[len(leaves) :], strict=True):
             if product is not None:
-                add_grad(parameter, product)
+                add_grads({parameter: product})
         product = weights.flatten(products[: len(leaves)])
         return torch.zeros_like(u) if product is None else product
 

@@ -10,16 +10,15 @@ from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor, nn
 
 
-def version(tensor: Tensor) -> int:
-    """How often a tensor's memory was written to in place, through it or through any of its views.
+def versions(*tensors: Tensor) -> tuple[int, ...]:
+    """How often each tensor's memory was written to in place, through it or through any of its views.
 
     Autograd keeps this count to notice a change between forward and backward; it has no public name.
     """
-    return tensor._version
+    return tuple(tensor._version for tensor in tensors)
 
 
 def module_inside(model: nn.Module) -> nn.Module:
@@ -88,20 +87,3 @@ def is_of_the_machine(error: Exception) -> bool:
     """
     of_the_code = type(error).__module__.startswith("torch._dynamo")
     return not of_the_code or hasattr(error, "inner_exception")
-
-
-def compiler_state(device: str) -> tuple[Any, ...]:
-    """What else of torch's global state compiled code depends on.
-
-    The compiler guards its code by these, and compiles anew by itself, without our settings, when one of
-    them changes; so whoever keeps compiled code has to keep one for each.
-    """
-    return (
-        torch.is_inference_mode_enabled(),
-        torch.get_num_threads(),
-        torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device),
-        torch.get_default_dtype(),
-        torch.get_float32_matmul_precision(),
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-    )

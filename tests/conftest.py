@@ -1,3 +1,4 @@
+import os
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from io import StringIO
@@ -9,6 +10,10 @@ import torch
 
 from bayesrnn.cli import main
 from tests.contracts import CASES, Case, make_case
+
+# The tests run side by side, one on each core; threads of their own would only get in each other's way.
+os.environ["OMP_NUM_THREADS"] = "1"  # for the commands that tests start
+torch.set_num_threads(1)
 
 PTB = Path(__file__).parent.parent.parent / "shared" / "data" / "ptb"
 

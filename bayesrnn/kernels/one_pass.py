@@ -120,12 +120,12 @@ class OnePass:
     def _key(self, vector: Tensor, settings: Mapping[str, Any]) -> Hashable | None:
         """All that a compiled function depends on; None if that cannot be told, and it is not compiled."""
         constants = tuple(
-            (name, _as_key(value))
+            (name, value if isinstance(value, int | float) else _as_key(value))
             for name, value in sorted(settings.items())
             if not isinstance(value, Tensor)
         )
         size, device = vector.numel() if self.for_one_length else None, vector.device.type
-        key = (constants, size, vector.dtype, device, torch_private.compiler_state(device))
+        key = (constants, size, vector.dtype, device, _compiler_state(device))
         try:
             hash(key)
         except TypeError:
@@ -158,3 +158,20 @@ def constant(function: F) -> F:
 
 _constants: list[Callable[..., Any]] = []
 _compiling = Lock()
+
+
+def _compiler_state(device: str) -> tuple[Any, ...]:
+    """What else of torch's global state compiled code depends on.
+
+    The compiler guards its code by these, and compiles anew by itself, without our settings, when one of
+    them changes; so whoever keeps compiled code has to keep one for each.
+    """
+    return (
+        torch.is_inference_mode_enabled(),
+        torch.get_num_threads(),
+        torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device),
+        torch.get_default_dtype(),
+        torch.get_float32_matmul_precision(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )

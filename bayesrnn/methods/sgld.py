@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Generator, Tensor, nn
 
-from bayesrnn.gradients import add_grad
+from bayesrnn.gradients import add_grads
 from bayesrnn.methods.base import Member, StepResult
 from bayesrnn.methods.point_estimate import PointEstimate
 from bayesrnn.storage import copy_state
@@ -42,7 +42,7 @@ class Sgld(PointEstimate):
     @property
     def theta(self) -> nn.Parameter:
         """The latest weights of the chain, a flat vector."""
-        return self.flat.parameter("mu")
+        return self.flat.flat["mu"]
 
     def parameters(self) -> Iterator[nn.Parameter]:
         yield self.theta
@@ -59,7 +59,7 @@ class Sgld(PointEstimate):
             result = super().step(closure, kl_weight=kl_weight, generator=generator)
         g = self.flat.flatten([leaf.grad for leaf in leaves])
         assert g is not None
-        add_grad(self.theta, langevin_gradient(g, theta, self.prior_sigma, kl_weight))
+        add_grads({self.theta: langevin_gradient(g, theta, self.prior_sigma, kl_weight)})
         return result
 
     def after_step(self, *, lr: float, kl_weight: float, generator: Generator) -> None:

@@ -11,7 +11,6 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import increment_version
 
 from bayesrnn.gradients import total_norm
 from bayesrnn.methods import Method
@@ -54,7 +53,7 @@ class Trainer:
         self.method = method
         self.parameters = list(method.parameters())
         kinds = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
-        rho = method.rho()
+        self._rho = rho = method.rho()
         others = [parameter for parameter in self.parameters if parameter is not rho]
         groups = [{"params": others, "scale": 1.0}]
         if rho is not None:
@@ -161,7 +160,6 @@ class Trainer:
             group["lr"] = lr * clip_factor * group["scale"]
         self._limit_rho_step()
         self.optimizer.step()
-        increment_version(self.parameters)  # a fused optimiser does not do this itself
         method.after_step(lr=lr, kl_weight=done.kl_weight, generator=self.noise)
 
         at.cut += 1
@@ -180,12 +178,12 @@ class Trainer:
 
     def _limit_rho_step(self) -> None:
         """With a larger learning rate for rho, let no log sigma change by more than LARGEST_RHO_STEP."""
-        rho = self.method.rho()
-        if rho is None or rho.grad is None or self.config.rho_lr == 1:
+        # Adam's steps are limited by its learning rate.
+        if self._rho is None or self.config.rho_lr == 1 or self.config.optimizer != "sgd":
             return
-        if self.config.optimizer == "sgd":  # Adam's steps are limited by its learning rate
-            limit = LARGEST_RHO_STEP / self.optimizer.param_groups[-1]["lr"]
-            rho.grad.clamp_(-limit, limit)
+        assert self._rho.grad is not None
+        limit = LARGEST_RHO_STEP / self.optimizer.param_groups[-1]["lr"]
+        self._rho.grad.clamp_(-limit, limit)
 
     def _averaged(self) -> AbstractContextManager[None]:
         """Inside the block the model holds the weights that predict: the average, if there is one."""

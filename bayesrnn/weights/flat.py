@@ -6,15 +6,14 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import increment_version
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from bayesrnn import torch_private
+from bayesrnn.weights import optimisers
 from bayesrnn.weights.select import (
     Place,
     Select,
@@ -24,6 +23,7 @@ from bayesrnn.weights.select import (
     choose,
     lay_out,
 )
+from bayesrnn.weights.state import StateByWeight
 
 
 class FlatWeights:
@@ -47,7 +47,8 @@ class FlatWeights:
         self._chosen = chosen
         self._places: list[list[Place]] = [shared.places for shared in chosen]
         self._names = _all_names(model, self._places)
-        self._kinds: list[str] = []
+        self.flat: dict[str, nn.Parameter] = {}
+        """The flat parameters by kind: mu, rho, ..."""
         self._prefix = ""
         self._replaced: list[weakref.ref[Tensor]] = []
         self._held: Sequence[Tensor] = ()
@@ -69,22 +70,20 @@ class FlatWeights:
         self._prefix = next(p for p in _prefixes() if p not in taken)
         for kind, parameter in parameters.items():
             self.register(kind, parameter)
-        self._hooks = [
-            self.model.register_state_dict_post_hook(partial(FlatWeights._split_in_state, self)),
-            self.model.register_load_state_dict_pre_hook(self._join_in_state),
-            self.model.register_load_state_dict_post_hook(self._after_load),
-        ]
+        self._state = StateByWeight(self.model, self.layout, self._names, self._prefix, self.flat)
+        self._loaded = self.model.register_load_state_dict_post_hook(self._after_load)
         owners.append(self)
         torch_private.after_apply(self.model, owners)
         self.refresh()
-        _watch(self)
+        optimisers.tell(self)
 
     def register(self, kind: str, parameter: nn.Parameter) -> None:
         """Make a flat parameter one of the model's own."""
-        self._kinds.append(kind)
+        self.flat[kind] = parameter
         self.model.register_parameter(f"{self._prefix}_{kind}", parameter)
 
     def parameter(self, kind: str) -> nn.Parameter:
+        """The flat parameter of this kind, as the model has it now."""
         return self.model.get_parameter(f"{self._prefix}_{kind}")
 
     def ordinary_parameters(self) -> Iterator[nn.Parameter]:
@@ -96,7 +95,7 @@ class FlatWeights:
 
     def ordinary_state(self) -> dict[str, Tensor]:
         """The model's state_dict without what is bound: buffers and ordinary parameters."""
-        own = {key for kind in self._kinds for keys in self._keys(kind) for key in keys}
+        own = {key for kind in self.flat for keys in self._state.keys(kind) for key in keys}
         rest = {k: v for k, v in self.model.state_dict().items() if k not in own}
         for name, value in rest.items():
             if not isinstance(value, Tensor):
@@ -114,10 +113,10 @@ class FlatWeights:
             for place in places:
                 delattr(place.module, place.attribute)
                 setattr(place.module, place.attribute, parameter)
-        for kind in self._kinds:
+        for kind in self.flat:
             delattr(self.model, f"{self._prefix}_{kind}")
-        for hook in self._hooks:
-            hook.remove()
+        self._state.remove()
+        self._loaded.remove()
         owners = self.model.__dict__["_bayesrnn"]
         owners.remove(self)
         if not owners:
@@ -136,9 +135,8 @@ class FlatWeights:
         """
         with torch.inference_mode(False):
             flat = vector.detach().to(self.dtype)
-            return [
-                flat[slot.span].view(slot.shape).detach().requires_grad_() for slot in self.layout
-            ]
+            parts = zip(flat.split(self.layout.sizes), self.layout.slots, strict=True)
+            return [part.view(slot.shape).detach().requires_grad_() for part, slot in parts]
 
     @contextmanager
     def holding(self, leaves: Sequence[Tensor]) -> Iterator[None]:
@@ -169,13 +167,15 @@ class FlatWeights:
 
     @property
     def at_rest(self) -> bool:
+        """Whether the model holds the mean."""
         return self._held is self._at_rest
 
     def refresh(self) -> None:
         """Follow mu to other memory or another device; for a model in another dtype, cast it anew."""
         resting = self.at_rest
-        self._at_rest = self.leaves(self.parameter("mu"))
-        self._mean_at = self.parameter("mu").data_ptr()
+        self.flat.update({kind: self.parameter(kind) for kind in self.flat})
+        self._at_rest = self.leaves(self.flat["mu"])
+        self._mean_at = self.flat["mu"].data_ptr()
         if resting:
             self._hold(self._at_rest)
 
@@ -186,16 +186,20 @@ class FlatWeights:
                 "the model no longer belongs to this posterior: another Posterior took it, or it was "
                 "released."
             )
-        if any(not self.parameter(kind).requires_grad for kind in self._kinds):
+        mu = self.flat["mu"]
+        if not mu.requires_grad:
             raise ValueError(
                 "the posterior was frozen with its model after wrapping. Freeze before wrapping, or leave "
                 "weights out with select=."
             )
-        if self.parameter("mu").data_ptr() != self._mean_at:
+        if mu.data_ptr() != self._mean_at:
             self.refresh()
+        modules = dict(self.model.named_modules(remove_duplicate=False))
         for places, tensor, address in zip(self._places, self._held, self._addresses, strict=True):
             for place in places:
-                if self._at(place) is not tensor or tensor.data_ptr() != address:
+                owner = modules.get(place.name.rpartition(".")[0])
+                present = getattr(owner, place.attribute, None)
+                if present is not tensor or tensor.data_ptr() != address:
                     raise ValueError(
                         f"the weight {place.name!r} no longer belongs to this posterior: after wrapping, a "
                         "layer or weight was replaced, or another Posterior took it. Do that first, then "
@@ -212,16 +216,20 @@ class FlatWeights:
         """One tensor for each weight as a vector of mu's dtype; a missing one is zeros. None if all are."""
         if all(tensor is None for tensor in tensors):
             return None
-        like = self.parameter("mu").detach()
-        parts = [
-            like.new_zeros(slot.size) if tensor is None else _dense(tensor).reshape(-1)
-            for slot, tensor in zip(self.layout, tensors, strict=True)
-        ]
+        like = self.flat["mu"].detach()
+        parts = []
+        for size, tensor in zip(self.layout.sizes, tensors, strict=True):
+            if tensor is None:
+                parts.append(like.new_zeros(size))
+            else:
+                dense = tensor.to_dense() if tensor.is_sparse else tensor
+                parts.append(dense.detach().reshape(-1))
         return torch.cat(parts).to(like.dtype)
 
     def named(self, vector: Tensor) -> dict[str, Tensor]:
         """Views of a flat vector by weight name, in the weight's shape."""
-        return {slot.name: vector[slot.span].view(slot.shape) for slot in self.layout}
+        names = (slot.name for slot in self.layout)
+        return dict(zip(names, self.layout.split(vector), strict=True))
 
     # ------------------------------------------------------------------ helpers
 
@@ -232,14 +240,6 @@ class FlatWeights:
             for place in places:
                 setattr(place.module, place.attribute, tensor)
 
-    def _at(self, place: Place) -> Any:
-        """What stands at a place now, by its name; None if there is no such module any more."""
-        path, _, attribute = place.name.rpartition(".")
-        try:
-            return getattr(self.model.get_submodule(path), attribute, None)
-        except AttributeError:
-            return None
-
     def _all_places(self) -> list[Place]:
         return [place for places in self._places for place in places]
 
@@ -247,57 +247,14 @@ class FlatWeights:
         return {(id(place.module), place.attribute) for place in self._all_places()}
 
     def _flat_parameters(self) -> list[nn.Parameter]:
-        return [self.parameter(kind) for kind in self._kinds]
-
-    def _keys(self, kind: str) -> list[list[str]]:
-        """The names of each weight's part of a flat parameter in the model's state_dict."""
-        if kind == "mu":  # under the weight's own names, as in the state of an ordinary model
-            return self._names
-        return [[f"{self._prefix}_{kind}.{slot.name}"] for slot in self.layout]
-
-    @torch.no_grad()
-    def _split_in_state(self, _module: nn.Module, state: Any, prefix: str, _metadata: Any) -> None:
-        """In a state_dict flat parameters stand by weight: copies, since savers drop what shares memory."""
-        for kind in self._kinds:
-            flat = state.pop(f"{prefix}{self._prefix}_{kind}")
-            for part, keys in zip(self.named(flat).values(), self._keys(kind), strict=True):
-                state.update({prefix + key: part.detach().clone() for key in keys})
-
-    def _join_in_state(
-        self,
-        _module: nn.Module,
-        state: Any,
-        prefix: str,
-        _metadata: Any,
-        _strict: bool,
-        missing: list[str],
-        _unexpected: list[str],
-        errors: list[str],
-    ) -> None:
-        """The reverse, before a state_dict is loaded."""
-        for kind in self._kinds:
-            present = self.parameter(kind).detach()
-            parts = []
-            for slot, keys in zip(self.layout, self._keys(kind), strict=True):
-                given = [state.pop(prefix + key) for key in keys if prefix + key in state]
-                part = given[0] if given else present[slot.span].view(slot.shape)
-                if not given:
-                    missing.append(prefix + keys[0])
-                if part.shape != slot.shape:
-                    errors.append(
-                        f"size mismatch for {prefix + keys[0]}: {tuple(part.shape)} given, the model "
-                        f"needs {slot.shape}."
-                    )
-                    part = present[slot.span]
-                parts.append(part.detach().reshape(-1).to(present))
-            state[f"{prefix}{self._prefix}_{kind}"] = torch.cat(parts)
+        return list(self.flat.values())
 
     def _after_load(self, _module: nn.Module, _incompatible: Any) -> None:
         self.refresh()
 
     def follow(self, fn: Callable[[Tensor], Tensor], apply: Callable[[], None]) -> None:
         """The model is moved or converted: mu and the others go along, but stay in float32 at least."""
-        before = {kind: self.parameter(kind).data for kind in self._kinds}
+        before = {kind: self.parameter(kind).data for kind in self.flat}
         apply()
         self.dtype = fn(torch.empty(0, dtype=self.dtype, device=before["mu"].device)).dtype
         wide = torch.promote_types(self.dtype, torch.float32)
@@ -307,20 +264,20 @@ class FlatWeights:
                 parameter.data = values.to(parameter.device, wide)
         self.refresh()
 
-    def _after_step(self, stepped: set[int]) -> None:
+    def stepped(self, parameters: set[int]) -> None:
         """An optimiser has stepped the parameters with these ids."""
         if not self._at_rest:
             return
-        mu = self.parameter("mu")
-        if id(mu) in stepped:
+        mu = self.flat["mu"]
+        if id(mu) in parameters:
             increment_version(mu)  # which a fused optimiser does not
             if self.dtype != mu.dtype:
                 self.refresh()
-        elif any(id(old()) in stepped for old in self._replaced if old() is not None):
+        elif any(id(old()) in parameters for old in self._replaced if old() is not None):
             warnings.warn(
                 "this optimiser was made before the model became Bayesian, and trains weights that are no "
                 "longer used. Make it after Posterior(model, ...), of model.parameters().",
-                stacklevel=4,
+                stacklevel=5,
             )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -328,24 +285,7 @@ class FlatWeights:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        _watch(self)
-
-
-_watched: weakref.WeakSet[FlatWeights] = weakref.WeakSet()
-_hook: list[Any] = []
-
-
-def _watch(weights: FlatWeights) -> None:
-    """Tell these weights of every optimiser's steps."""
-    _watched.add(weights)
-    if not _hook:
-        _hook.append(register_optimizer_step_post_hook(_after_step))
-
-
-def _after_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    for weights in list(_watched):
-        weights._after_step(stepped)
+        optimisers.tell(self)
 
 
 def _bound_in(model: nn.Module) -> list[FlatWeights]:
@@ -390,8 +330,3 @@ def _prefixes() -> Iterator[str]:
     while True:
         yield f"posterior{number}"
         number += 1
-
-
-def _dense(tensor: Tensor) -> Tensor:
-    tensor = tensor.detach()
-    return tensor.to_dense() if tensor.is_sparse else tensor

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from torch import Tensor
@@ -49,24 +50,27 @@ class Layout:
     def __iter__(self) -> Iterator[Slot]:
         return iter(self.slots)
 
+    @cached_property
+    def sizes(self) -> list[int]:
+        return [slot.size for slot in self.slots]
+
     @property
     def size(self) -> int:
         """d, the length of every flat vector."""
-        return sum(slot.size for slot in self.slots)
+        return sum(self.sizes)
 
-    @property
+    @cached_property
     def fixed(self) -> tuple[slice, ...]:
         """The stretches that hold padding: no noise, no gradient, no KL."""
         return tuple(slot.fixed_span for slot in self.slots if slot.fixed_span is not None)
+
+    def split(self, vector: Tensor) -> list[Tensor]:
+        """A flat vector as views in the weights' shapes, in order."""
+        parts = zip(vector.split(self.sizes), self.slots, strict=True)
+        return [part.view(slot.shape) for part, slot in parts]
 
     def fill_fixed(self, vector: Tensor, value: float = 0.0) -> Tensor:
         """Set the padding rows of a flat vector, in place."""
         for span in self.fixed:
             vector[span] = value
-        return vector
-
-    def copy_fixed(self, vector: Tensor, source: Tensor) -> Tensor:
-        """Give a flat vector the padding rows of another, in place."""
-        for span in self.fixed:
-            vector[span] = source[span]
         return vector

@@ -225,3 +225,34 @@ def test_torchs_global_state_never_recompiles_outside_our_settings(vectors, monk
     with torch.compiler.set_stance("fail_on_recompile"):
         run()
     assert len(compilations) == 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda: torch.set_default_dtype(torch.float64),
+        lambda: torch.set_float32_matmul_precision("high"),
+        lambda: torch.use_deterministic_algorithms(True),
+        lambda: torch.set_num_threads(torch.get_num_threads() + 1),
+    ],
+    ids=["default dtype", "matmul precision", "deterministic", "threads"],
+)
+def test_compiler_state_has_what_the_compiler_guards(change):
+    """Code that was compiled under another state is compiled anew, so the state must tell them apart."""
+    counter = torch._dynamo.testing.CompileCounter()
+    compiled = torch.compile(lambda x: x * 2, backend=counter)
+    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    state = one_pass._compiler_state("cpu")
+    x = torch.ones(4)
+    try:
+        compiled(x)
+        change()
+        compiled(x)
+        assert one_pass._compiler_state("cpu") != state
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_float32_matmul_precision(precision)
+        torch.use_deterministic_algorithms(False)
+        torch.set_num_threads(threads)
+    assert one_pass._compiler_state("cpu") == state
+    assert counter.frame_count == 2  # else it need not be in the state

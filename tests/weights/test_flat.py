@@ -113,14 +113,14 @@ def test_release_ties_again_what_was_tied():
 
 
 def test_a_fused_step_is_counted(recwarn):
-    from bayesrnn.torch_private import version
+    from bayesrnn.torch_private import versions
 
     weights = _bound()
     mu = weights.parameter("mu")
     mu.grad = torch.ones_like(mu)
-    before = version(mu)
+    before = versions(mu)
     torch.optim.SGD([mu], lr=0.1, fused=True).step()
-    assert version(mu) > before
+    assert versions(mu) > before
     assert not recwarn
 
 

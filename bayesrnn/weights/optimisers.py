@@ -1,0 +1,32 @@
+"""Knowing when an optimiser has stepped: a fused one is not counted, and some train the wrong weights."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+from weakref import WeakSet
+
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+
+class Stepped(Protocol):
+    def stepped(self, parameters: set[int]) -> None:
+        """An optimiser has stepped the parameters with these ids."""
+        ...
+
+
+def tell(watcher: Stepped) -> None:
+    """Tell a watcher of every step of every optimiser, for as long as it lives."""
+    _watchers.add(watcher)
+    if not _hooks:
+        _hooks.append(register_optimizer_step_post_hook(_after_step))
+
+
+_watchers: WeakSet[Stepped] = WeakSet()
+_hooks: list[Any] = []
+
+
+def _after_step(optimizer: Optimizer, *_: Any) -> None:
+    parameters = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    for watcher in list(_watchers):
+        watcher.stepped(parameters)
