@@ -496,6 +496,19 @@ def test_bad_construction(make, message):
         make()
 
 
+def test_the_kls_gradient_is_expected_where_the_prior_can_tell_it_accurately():
+    assert _posterior().kl_gradient == "expected"
+    assert _posterior(prior=bayesrnn.ScaleMixture(0.25, 1.0, 0.0025)).kl_gradient == "expected"
+    assert _posterior(prior=bayesrnn.EmpiricalNormal()).kl_gradient == "expected"
+    assert _posterior(prior=bayesrnn.RowScaleMixture(0.5, 1.0, 0.1)).kl_gradient == "sampled"
+    assert _posterior(prior=torch.distributions.Laplace(0.0, 1.0)).kl_gradient == "sampled"
+    extreme = bayesrnn.ScaleMixture(0.5, 1.0, 1e-9)
+    assert extreme.expected_score_error > 0.05
+    assert _posterior(prior=extreme).kl_gradient == "sampled"
+    with pytest.raises(ValueError, match=r"would be \d+% off for so extreme a ScaleMixture"):
+        _posterior(prior=extreme, kl_gradient="expected")
+
+
 def test_a_refused_construction_leaves_the_model_untouched():
     model = _model()
     parameters = list(model.parameters())
