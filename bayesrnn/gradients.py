@@ -28,7 +28,7 @@ def check_closure(closure: object) -> None:
 
 @torch.no_grad()
 def add_grads(gradients: Mapping[nn.Parameter, Tensor]) -> None:
-    """Add to the `.grad` of each parameter, as backward does."""
+    """Add a gradient to the `.grad` of each parameter, as backward does."""
     for parameter, gradient in gradients.items():
         if parameter.grad is None:
             parameter.grad = gradient

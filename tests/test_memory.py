@@ -1,4 +1,4 @@
-"""What a process frees it keeps, where the C library can be told to."""
+"""Freed memory is kept by the process, under glibc."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be told")
-def test_freed_memory_is_used_again():
+def test_freed_memory_is_reused():
     pages = 12_000_000 * 4 // mmap.PAGESIZE
     faults = {
         way: int(subprocess.check_output([sys.executable, "-c", PROGRAM, way]))
@@ -40,6 +40,6 @@ def test_freed_memory_is_used_again():
     assert faults["keep"] < faults["give back"] / 5
 
 
-def test_elsewhere_nothing_happens(monkeypatch):
+def test_without_glibc_nothing_is_changed(monkeypatch):
     monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))
     assert keep_memory() is False

@@ -15,7 +15,7 @@ class Calibration:
     """Measure calibration: expected calibration error, Brier score and likelihood by confidence."""
 
     run_folders: Positional[tuple[Path, ...]]
-    """Folders written by `bayesrnn train`."""
+    """Run folders of `bayesrnn train`, or files written by `bayesrnn prune --export`."""
     samples: int = 10
     """Number of weight samples to average over; 0 to skip. Runs that cannot be sampled ignore it."""
     words: int = 0

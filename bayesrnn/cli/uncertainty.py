@@ -15,7 +15,7 @@ class Uncertainty:
     """Measure uncertainty on out-of-distribution text: reversed, shuffled, noisy or of another domain."""
 
     run_folders: Positional[tuple[Path, ...]]
-    """Folders written by `bayesrnn train`."""
+    """Run folders of `bayesrnn train`, or files written by `bayesrnn prune --export`."""
     samples: tuple[int, ...] = (1, 2, 5, 10, 20)
     """Numbers of weight samples to average over. Runs that cannot be sampled ignore them."""
     other: str | None = None

@@ -61,17 +61,17 @@ class Cuts:
         """C, the number of chunks in one pass."""
         return -(-self.stream_length // self.unroll)
 
-    def __getitem__(self, cut: int) -> tuple[Tensor, Tensor]:
-        if not 0 <= cut < len(self):
-            raise IndexError(f"cut {cut} of {len(self)}")
-        steps = slice(cut * self.unroll, (cut + 1) * self.unroll)
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        if not 0 <= index < len(self):
+            raise IndexError(f"chunk {index} of {len(self)}")
+        steps = slice(index * self.unroll, (index + 1) * self.unroll)
         x, y = self._x[:, steps], self._y[:, steps]
         return (x, y) if self.batch_first else (x.transpose(0, 1), y.transpose(0, 1))
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         self._state = None
-        for cut in range(len(self)):
-            yield self[cut]
+        for index in range(len(self)):
+            yield self[index]
 
     @property
     def loss_scale(self) -> float:

@@ -41,7 +41,7 @@ class Sgld(PointEstimate):
 
     @property
     def theta(self) -> nn.Parameter:
-        """The chain's latest weights, a flat vector."""
+        """The latest weights of the chain, a flat vector."""
         return self.flat.flat["mu"]
 
     def parameters(self) -> Iterator[nn.Parameter]:

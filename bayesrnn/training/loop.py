@@ -53,7 +53,6 @@ class Trainer:
         self.method = method
         self.parameters = list(method.parameters())
         kinds = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
-        # Fused: one pass over a parameter instead of one for each operation.
         self._rho = rho = method.rho()
         others = [parameter for parameter in self.parameters if parameter is not rho]
         groups = [{"params": others, "scale": 1.0}]
@@ -178,7 +177,7 @@ class Trainer:
         return done
 
     def _limit_rho_step(self) -> None:
-        """Let no sigma change by more than a tenth of itself, where sigma's steps are made longer."""
+        """With a larger learning rate for rho, let no log sigma change by more than LARGEST_RHO_STEP."""
         # Adam's steps are limited by its learning rate.
         if self._rho is None or self.config.rho_lr == 1 or self.config.optimizer != "sgd":
             return

@@ -36,7 +36,7 @@ class Settings:
     lr: float = 1.0
     """Learning rate, for a loss averaged over the minibatch and summed over time."""
     lr_decay: float = 1.0
-    """Learning rate decay: a factor for each epoch after lr_hold."""
+    """Learning rate decay: a factor for each epoch after the first --lr-hold."""
     lr_hold: int = 1000
     """Number of epochs before the learning rate decays."""
     optimizer: str = "sgd"
@@ -44,7 +44,7 @@ class Settings:
     clip: float = 5.0
     """Gradient clipping norm, over all trained parameters."""
     average: float = 0.0
-    """Share of the steps so far, the latest, whose weights are averaged to predict; 0 for no averaging."""
+    """Weight averaging for prediction: the share of the steps so far to average over; 0 for no averaging."""
     patience: int = 0
     """Epochs without a better validation result before training stops early; 0 to never stop early."""
     dropout: float = 0.0

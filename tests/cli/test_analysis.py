@@ -48,7 +48,7 @@ def test_a_point_of_the_curve_is_what_evaluate_says_of_the_export(
         assert exported != curves["signal to noise"][0.7]
 
 
-def test_an_exported_file_serves_where_a_run_does(trained, tmp_path, capsys):
+def test_commands_accept_an_exported_file_in_place_of_a_run(trained, tmp_path, capsys):
     file, text = tmp_path / "small.safetensors", tmp_path / "text.txt"
     text.write_text("w1 w10 w13\n")
     main(["prune", str(trained("sharpened")), "--drop", "0.5", "--export", str(file)])
@@ -107,7 +107,7 @@ def test_max_loss_finds_a_share(trained, capsys):
     assert _json(capsys, "prune", trained("bbb"), "--max-loss", "0.02") == found
 
 
-def test_per_layer_prunes_otherwise(trained, capsys):
+def test_per_layer_prunes_differently(trained, capsys):
     together = _json(capsys, "prune", trained("bbb"))
     apart = _json(capsys, "prune", trained("bbb"), "--per-layer")
     assert together["curves"] != apart["curves"]
@@ -150,7 +150,7 @@ def test_calibration_agrees_with_evaluate(trained, capsys):
     )
 
 
-def test_runs_of_the_same_name_are_told_apart(trained, tmp_path, capsys):
+def test_runs_of_the_same_name_get_different_labels(trained, tmp_path, capsys):
     copy = shutil.copytree(trained("bbb"), tmp_path / "bbb")
     main(["calibration", str(trained("bbb")), str(copy), "--samples", "0", "--json"])
     names = [json.loads(line)["run"] for line in capsys.readouterr().out.splitlines()]

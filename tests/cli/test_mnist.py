@@ -1,4 +1,4 @@
-"""`bayesrnn mnist`, and what the other commands make of its runs."""
+"""`bayesrnn mnist`, and the other commands on its runs."""
 
 from __future__ import annotations
 

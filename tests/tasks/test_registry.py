@@ -1,4 +1,4 @@
-"""A new experiment and a new method, from outside the package, through the registries alone."""
+"""A new experiment and a new method from outside the package, added through the registries."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_a_report_reads_each_text_and_each_run_once(trained, tmp_path, monkeypat
     assert len(read) == len(set(read))
 
 
-def test_a_name_stands_for_one_thing(toy_method, toy_experiment, fail, tmp_path):
+def test_a_name_can_be_registered_once(toy_method, toy_experiment, fail, tmp_path):
     with pytest.raises(ValueError, match="already a method 'toy'"):
         methods.register(MethodSpec("toy", "elsewhere"))
     with pytest.raises(ValueError, match="already an experiment 'toy'"):

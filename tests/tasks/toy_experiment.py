@@ -1,4 +1,4 @@
-"""An experiment from outside the package: points on a line, whose goal is the higher the better."""
+"""An experiment from outside the package: fitting a line, with a goal where higher is better."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def test_what_is_measured_and_kept_is_the_average(text_folder, tmp_path):
 
 
 def _movement_of_rho(text_folder, folder, rho_lr: float) -> tuple[float, float]:
-    """Over some steps: the mean movement of rho, and its largest in a single step."""
+    """The mean change of rho over several steps, and its largest change in a single step."""
     trainer = _trainer(text_folder, folder, "bbb", rho_lr=rho_lr)
     rho = trainer.method.rho()
     assert rho is not None

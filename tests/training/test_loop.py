@@ -1,4 +1,4 @@
-"""Training runs: learning, stopping, dying and going on, bit for bit."""
+"""Training runs: learning, stopping, crashing and resuming, bit for bit."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _train(*arguments: str) -> None:
 
 
 def _files(folder):
-    """All of a run that must be the same on every repetition."""
+    """The files of a run that must be identical whenever it is repeated."""
     names = ["config.toml", "metrics.jsonl", "weights.safetensors", "checkpoint.safetensors"]
     return {name: (folder / name).read_bytes() for name in names}
 
@@ -56,7 +56,7 @@ def test_every_method_learns(trained, method):
 @pytest.mark.parametrize("steps", [37, 100])  # in the first epoch and in the second
 @pytest.mark.parametrize("method", METHODS)
 def test_a_stopped_run_resumes_bit_for_bit(method, text_folder, tmp_path, steps):
-    """Stopped in the middle of an epoch, resumed in another process' stead: the same files."""
+    """Stopped in the middle of an epoch and resumed as if in another process: the same files."""
     common = ["--data", str(text_folder), "--method", method, "--epochs", "2", "--dropout", "0.3"]
     if method in ("lstm", "bbb"):
         common += ["--average", "0.5"]
@@ -87,7 +87,7 @@ def test_kill_9_at_a_random_moment_and_resume(text_folder, tmp_path):
     _train(*common, "--run", str(tmp_path / "whole"))
 
     command = [sys.executable, "-m", "bayesrnn", "train", *SMALL]
-    # A checkpoint after every step, so that the kill may fall into the writing of one.
+    # A checkpoint after every step, so that the process may be killed while writing one.
     often = ["--checkpoint-minutes", "0", "--run", str(tmp_path / "killed")]
     environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
     arguments = [*common, *often]
@@ -111,7 +111,7 @@ def test_kill_9_at_a_random_moment_and_resume(text_folder, tmp_path):
 
 
 def _wait_for_changes(process: subprocess.Popen, path: Path, changes: int) -> bool:
-    """Wait until a file has changed so often, or the process has ended: True if it has."""
+    """Wait until a file has changed this many times or the process has ended; True if it ended."""
     seen = path.stat().st_mtime_ns if path.exists() else 0
     while process.poll() is None:
         now = path.stat().st_mtime_ns if path.exists() else 0
@@ -178,7 +178,7 @@ def test_divergence_is_noticed_and_the_last_good_checkpoint_kept(text_folder, tm
 
 @pytest.mark.parametrize("minutes", ["0", "10"])
 def test_a_bad_step_is_never_saved(text_folder, tmp_path, minutes):
-    """A step so long that the weights overflow, with a checkpoint due after every step."""
+    """A step so large that the weights overflow, with a checkpoint due after every step."""
     with pytest.raises(SystemExit):
         _train(
             "--data", text_folder, "--method", "lstm", "--lr", "1e38", "--clip", "inf", "--epochs", "1",

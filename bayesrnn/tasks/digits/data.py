@@ -122,5 +122,5 @@ def _small_digits(white: float) -> tuple[Images, Images]:
     pictures, labels = small(return_X_y=True)
     x = torch.from_numpy(pictures).float().div_(16 / white).view(-1, 1, 8, 8)
     whole = Images(x, torch.from_numpy(labels).long())
-    cut = len(whole) * 4 // 5
-    return whole[:cut], whole[cut:]
+    train = len(whole) * 4 // 5
+    return whole[:train], whole[train:]

@@ -36,7 +36,7 @@ class LanguageModelConfig(Settings):
     unroll: int = 35
     """Number of time steps of truncated backpropagation."""
     init: str = "uniform"
-    """Initial weights: uniform in [-init_scale, init_scale], or fan-in (the authors' script)."""
+    """Initial weights: uniform within --init-scale of 0, or fan-in (the authors' script)."""
     init_scale: float = 0.1
     """Largest absolute value of uniform initial weights."""
 

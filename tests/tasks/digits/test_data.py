@@ -21,7 +21,7 @@ def idx(values: np.ndarray) -> bytes:
 
 @pytest.fixture
 def folder(tmp_path):
-    """Six training and two test pictures of 4 x 4 pixels, one split gzipped."""
+    """Six training and two test images of 4 x 4 pixels, one split gzipped."""
     rng = np.random.default_rng(0)
     for name, count, pack in [("train", 12, gzip.compress), ("t10k", 2, bytes)]:
         ending = ".gz" if pack is gzip.compress else ""

@@ -1,4 +1,4 @@
-"""Classifying with an ensemble, and turning pictures."""
+"""Classification with an ensemble, and rotation of images."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_an_ensemble_is_the_average_of_its_members():
     assert rest.mutual_information.abs().max() < 1e-6
 
 
-def test_turning():
+def test_rotation():
     x = torch.rand(3, 1, 9, 9, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(rotate(x, 0), x)
     torch.testing.assert_close(rotate(x, 180), x.flip(2, 3), rtol=1e-4, atol=1e-4)
@@ -52,7 +52,7 @@ def test_turning():
 
 
 @pytest.mark.parametrize("size", [8, 28])
-def test_networks_take_pictures_of_either_size(size):
+def test_networks_accept_images_of_either_size(size):
     for model in (Perceptron(size * size, 10, hidden=12), LeNet(size, 10, hidden=12)):
         assert isinstance(model, nn.Module)
         assert model(torch.zeros(2, 1, size, size)).shape == (2, 10)

@@ -1,4 +1,4 @@
-"""Text as numbers, from every kind of source."""
+"""Corpora from every kind of source."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_unigram_entropy_of_ptb_by_hand(ptb):
     assert entropy == pytest.approx(6.33, abs=0.01)
 
 
-# ---------------------------------------------------------------------- refusals
+# ---------------------------------------------------------------------- errors
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The report stands alone, and says what the commands say."""
+"""The report is self-contained and agrees with the commands."""
 
 from __future__ import annotations
 
@@ -80,13 +80,13 @@ def test_every_reference_within_the_page_has_one_target(page, read):
     assert set(targets) <= set(read.ids)
 
 
-def test_ink_follows_the_page(page):
+def test_figures_use_the_text_colour_of_the_page(page):
     assert "currentColor" in page
     assert "#121314" not in page
     assert "prefers-color-scheme: dark" in page
 
 
-def test_it_says_what_compare_says(read, trained, capsys):
+def test_it_agrees_with_compare(read, trained, capsys):
     main(["compare", str(trained("lstm")), str(trained("bbb")), "--json", "--samples", "3"])
     for row in json.loads(capsys.readouterr().out):
         assert f"{row['test']:.1f}" in read.text

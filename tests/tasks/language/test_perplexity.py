@@ -1,4 +1,4 @@
-"""Every word once, whatever the batch; Monte Carlo in one pass; dynamic evaluation without peeking."""
+"""Every word is scored once; Monte Carlo takes one pass; dynamic evaluation never sees a word in advance."""
 
 from __future__ import annotations
 
@@ -71,18 +71,18 @@ def test_a_unigram_model_has_the_cross_entropy_computed_by_hand(ptb):
 
 
 @pytest.mark.parametrize("method", ["lstm", "bbb"])
-def test_the_perplexity_of_a_split_does_not_depend_on_how_it_is_cut(trained, method):
+def test_perplexity_does_not_depend_on_the_length_of_segments(trained, method):
     run = open_folder(trained(method))
     method_, tokens = run.load(), _tokens(run)
     whole = perplexity(method_, tokens, steps=10_000)
     assert whole.words == len(tokens) - 1
     for steps in (1, 7, 100):
-        cut = perplexity(method_, tokens, steps=steps)
-        assert cut.value == pytest.approx(whole.value, rel=1e-5)
+        in_segments = perplexity(method_, tokens, steps=steps)
+        assert in_segments.value == pytest.approx(whole.value, rel=1e-5)
 
 
 def _forgetful() -> WordLM:
-    """A language model that is sure to forget: its gates let a tenth of the past through, or less."""
+    """A language model that forgets quickly: its forget gates are at most a tenth."""
     torch.manual_seed(0)
     model = WordLM(20, 8)
     with torch.no_grad():
@@ -94,14 +94,14 @@ def _forgetful() -> WordLM:
 
 
 def test_streams_lose_only_the_context_at_their_start():
-    """With N streams, all but the words just after the N - 1 cuts have the score they have with one."""
+    """With N streams, scores differ from those with one stream only just after the N - 1 stream starts."""
     model, tokens = _forgetful(), torch.randint(0, 20, (2001,))
     one = _log_probs(Ensemble(model, [nullcontext]), tokens)
     for streams in (2, 5, 20):
         many = _log_probs(Ensemble(model, [nullcontext]), tokens, streams=streams)
         assert len(many) == len(one)
         length = -(-len(one) // streams)
-        since = torch.arange(len(one)) % length  # the last cut
+        since = torch.arange(len(one)) % length  # since the last stream start
         since[:length] = length  # the first stream begins as the whole does
         torch.testing.assert_close(many[since > 12], one[since > 12], rtol=0, atol=1e-5)
         assert (many[since == 0] - one[since == 0]).abs().max() > 1e-3
@@ -140,7 +140,7 @@ def test_evaluation_leaves_the_random_state_and_the_mode_alone(trained):
 
 
 def _drifting(vocabulary: int, words: int) -> torch.Tensor:
-    """A text in which one pattern goes on and on: what dynamic evaluation is for."""
+    """A text that repeats one pattern, where dynamic evaluation helps."""
     return torch.arange(5).repeat(words // 5 + 1)[: words + 1] + vocabulary // 2
 
 
@@ -183,7 +183,7 @@ def test_dynamic_evaluation_takes_one_stream_only(trained):
 
 @pytest.mark.parametrize("position", [35, 60, 99])
 def test_no_word_is_seen_before_it_is_scored(trained, position):
-    """Planting another word leaves every score before it, and its own segment's context, as they were."""
+    """Replacing a word changes its own score and later ones, but no score before it."""
     run = open_folder(trained("bbb"))
     tokens = _tokens(run)[:140].clone()
     planted = tokens.clone()
@@ -241,7 +241,7 @@ def test_the_sharpened_score_is_a_bound_with_its_kl(trained):
         assert SharpenedBound(method_.sharpened, 0).score(segment).kl_theta == 0
 
 
-def test_what_cannot_be_done_says_so(trained):
+def test_impossible_evaluations_raise_errors(trained):
     plain, bbb, sgld = (open_folder(trained(m)).load() for m in ("lstm", "bbb", "sgld"))
     tokens = torch.arange(20)
     with pytest.raises(ValueError, match="nothing to sample"):

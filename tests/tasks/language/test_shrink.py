@@ -1,4 +1,4 @@
-"""Dead units are removed, and what the model says stays the same."""
+"""Dead units are removed without changing the predictions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _logits(model: WordLM) -> torch.Tensor:
 
 
 def _gate(model: WordLM, layer: int, gate: int, unit: int) -> None:
-    """Zero one row of one gate: nothing comes in there."""
+    """Zero one row of one gate: the gate has no inputs."""
     for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
         getattr(model.lstm, f"{name}_l{layer}")[gate * 8 + unit] = 0
 
@@ -39,7 +39,7 @@ def _kill_unread(model: WordLM, layer: int, unit: int) -> None:
 
 
 @pytest.mark.parametrize("kill", [_kill_silent, _kill_unread])
-def test_units_that_are_silent_or_unread_go(kill):
+def test_units_that_are_zero_or_unread_are_removed(kill):
     model = _model()
     for layer, units in [(0, (1, 4, 5)), (1, (0, 7))]:
         for unit in units:
@@ -52,10 +52,10 @@ def test_units_that_are_silent_or_unread_go(kill):
 
 
 @torch.no_grad()
-def test_dead_inputs_go_and_death_spreads():
+def test_dead_inputs_are_removed_and_kill_units_that_depend_on_them():
     model = _model()
     model.embedding.weight[:, 3] = 0  # nothing to read
-    model.lstm.weight_ih_l0[:, 6] = 0  # nobody reads it
+    model.lstm.weight_ih_l0[:, 6] = 0  # no outgoing connections
     # Units 1 of both layers: the lower is read by the upper alone, which itself is not read.
     for unit in (1, 2):
         _kill_unread(model, 1, unit)
@@ -79,7 +79,7 @@ def test_a_bias_alone_keeps_a_unit_alive():
     assert shrink(model).hidden == (8, 8)
 
 
-def test_a_living_model_stays_as_it_is():
+def test_a_model_without_dead_units_is_unchanged():
     model = _model()
     small = shrink(model)
     assert small.hidden == (8, 8)

@@ -1,4 +1,4 @@
-"""The uncertainty benchmark: closed forms, the texts, and any model at all."""
+"""The uncertainty benchmark: closed forms, the texts, and models of any kind."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_averages_of_the_first_models_against_the_obvious_way(monkeypatch):
 
 
 class BatchFirst(Table):
-    """As many models are: the batch first, and transposed at the end."""
+    """A model that computes with the batch first and transposes its answer."""
 
     def next_word_log_probs(self, tokens, state):
         return self.log_probs[tokens.T].transpose(0, 1), 1
@@ -125,7 +125,7 @@ def test_few_of_sglds_samples_are_the_first_of_many(trained):
     assert many[1].entropy == one[1].entropy
 
 
-def test_variational_dropout_keeps_its_masks_however_the_text_is_cut(trained):
+def test_variational_dropout_keeps_its_masks_however_the_text_is_split(trained):
     run = open_folder(trained("variational-dropout"))
     method_, tokens = run.load(), _split(run)
     values = [
@@ -157,15 +157,15 @@ def test_a_methods_surprise_is_its_perplexity(trained):
         expected = perplexity(method_, tokens, streams=4)
         assert found.words == expected.words
         assert found.surprise == pytest.approx(expected.nats / expected.words, rel=1e-5)
-        if method in ("bbb", "sgld"):  # dropout's masks depend on how the text is cut
+        if method in ("bbb", "sgld"):  # dropout's masks depend on how the text is split
             sampled = measure(models_of(method_, 3, 7), tokens, len(run.vocabulary), streams=4)[3]
             expected = perplexity(method_, tokens, streams=4, samples=3, seed=7)
             assert sampled.surprise == pytest.approx(expected.nats / expected.words, rel=1e-5)
             assert sampled.mutual_information > 0
 
 
-def test_what_is_held_does_not_grow_with_samples_or_text(trained, monkeypatch):
-    """Every tensor of probabilities that is alive at once, counted where they are made."""
+def test_memory_does_not_grow_with_samples_or_text(trained, monkeypatch):
+    """Counts all tensors of probabilities that are alive at the same time."""
     run = open_folder(trained("bbb"))
     method_, size = run.load(), len(run.vocabulary)
     monkeypatch.setattr(module, "PROBABILITIES_OF_A_SEGMENT", size * 4)
@@ -311,7 +311,7 @@ def test_ngrams_read_on_from_their_state(order):
     assert torch.equal(last, end)
 
 
-def test_any_model_may_enter(text_folder, tmp_path):
+def test_any_model_can_be_benchmarked(text_folder, tmp_path):
     """An n-gram model of a language in which each word mostly decides the next: it knows its own text."""
     corpus = load_corpus(text_files(text_folder), None, tmp_path)
     size = len(corpus.vocabulary)
@@ -331,7 +331,7 @@ def test_any_model_may_enter(text_folder, tmp_path):
     assert by_name["three", 3, "noise"].auroc.keys() == set(SIGNALS)
 
 
-def test_a_hugging_face_model_may_enter():
+def test_a_hugging_face_model_can_be_benchmarked():
     """Built from a config: nothing is downloaded. In a process of its own: it warns as it is imported."""
     program = """
 import sys, torch
