@@ -142,12 +142,14 @@ class FlatWeights:
     def holding(self, leaves: Sequence[Tensor]) -> Iterator[None]:
         """Inside the block the model holds these tensors; after it, and after an error, what it held."""
         self.check()
-        before = self._held
+        before, resting = self._held, self.at_rest
         try:
             self._hold(leaves)
             yield
             self.check()
         finally:
+            # mu may have got other memory inside the block.
+            before = self._at_rest if resting else before
             try:
                 self._hold(before)
             except BaseException:  # interrupted half way

@@ -129,3 +129,12 @@ def test_a_replaced_layer_is_noticed_and_named():
     weights.model.out = nn.Linear(4, 5)
     with pytest.raises(ValueError, match=r"'out.weight' no longer belongs"):
         weights.check()
+
+
+def test_a_mean_that_moves_inside_a_block_is_followed_after_it():
+    weights = _bound()
+    with weights.holding(weights.leaves(weights.start)):
+        weights.parameter("mu").data = weights.start + 1
+        weights.refresh()
+    assert weights.at_rest
+    assert torch.equal(weights.model.out.bias, weights.named(weights.start + 1)["out.bias"])
