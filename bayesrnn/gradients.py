@@ -30,6 +30,8 @@ def check_closure(closure: object) -> None:
 def add_grads(gradients: Mapping[nn.Parameter, Tensor]) -> None:
     """Add a gradient to the `.grad` of each parameter, as backward does."""
     for parameter, gradient in gradients.items():
+        if not parameter.requires_grad:
+            continue
         if parameter.grad is None:
             parameter.grad = gradient
         else:

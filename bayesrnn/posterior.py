@@ -59,12 +59,16 @@ class Draw:
     @property
     def g(self) -> Tensor | None:
         """The gradient of the loss at theta, a flat vector, or None; a change of it counts."""
-        new = self._weights.flatten([leaf.grad for leaf in self.leaves])
+        new = None if self.spent else self._weights.flatten([leaf.grad for leaf in self.leaves])
         if new is not None:
             for leaf in self.leaves:
                 leaf.grad = None
             self._g = new if self._g is None else self._g.add_(new)
         return self._g
+
+    def is_of(self, mu: nn.Parameter) -> bool:
+        """Whether it was drawn around this mean."""
+        return self._mu is mu
 
     @property
     def has_grad(self) -> bool:
@@ -75,6 +79,10 @@ class Draw:
         """The noise that theta has, after its rounding, a flat vector; 0 for padding rows."""
         self.check()
         return gaussian.noise_at(self.theta, self._mu.detach(), self.sigma)
+
+    def spend(self) -> None:
+        """Its gradient has been accumulated: g has become that of mu, sigma that of rho."""
+        self.spent, self._g = True, None
 
     def check(self, *, after_block: bool = False) -> None:
         """Raise if the draw can no longer be used, or if that happened inside its block."""
@@ -147,6 +155,8 @@ class Posterior:
         self.model = model
         self.prior = prior
         self.sigma_temperature = sigma_temperature
+        if torch.is_inference_mode_enabled():
+            raise ValueError("make the Posterior outside torch.inference_mode().")
         self.weights = FlatWeights(model, select)
         self.layout: Layout = self.weights.layout
         """Which stretch of a flat vector is which weight."""
@@ -180,7 +190,8 @@ class Posterior:
     def sample(self, *, generator: Generator | None = None) -> Iterator[Draw]:
         """Inside the block the model holds theta = mu + sigma * eps, for as many steps as it runs.
 
-        Call `loss.backward()` inside it or right after it, then `accumulate_grad`, then the optimiser.
+        Call `loss.backward()` inside it, then `accumulate_grad`, then the optimiser. After the block backward
+        works too, but not with gradient checkpointing, which would run forward again at the mean.
         """
         draw = self.draw(generator=generator)
         with self.weights.holding(draw.leaves):
@@ -202,7 +213,7 @@ class Posterior:
     @torch.no_grad()
     def draw(self, *, generator: Generator | None = None) -> Draw:
         """A fresh draw, not yet placed in the model."""
-        self.weights.check()
+        self.weights.follow_mean()
         mu, rho = self.mu, self.rho
         with torch.inference_mode(False):  # a vector made inside that mode is of no use outside
             theta, sigma = torch.empty_like(mu), torch.empty_like(mu)
@@ -221,10 +232,14 @@ class Posterior:
         """
         check_kl_weight(kl_weight)
         mu, rho = self.mu, self.rho
-        if not isinstance(draw, Draw) or draw.theta.shape != rho.shape:
+        if not (isinstance(draw, Draw) and draw.is_of(mu)):
             raise ValueError("this is no draw of this posterior; use what its sample() gave.")
         draw.check()
         g = draw.g if g is None else g
+        if g is not None and (g.shape, g.dtype) != (mu.shape, mu.dtype):
+            raise ValueError(
+                f"g is {tuple(g.shape)} {g.dtype}; it must be as mu: {tuple(mu.shape)} {mu.dtype}."
+            )
         if g is None:
             raise ValueError(
                 "this draw has no gradient: call loss.backward() on a loss that was computed inside the "
@@ -242,7 +257,7 @@ class Posterior:
         for span in self.layout.fixed:
             g[span] = draw.sigma[span] = 0
         add_grads({mu: g, rho: draw.sigma})
-        draw.spent = True
+        draw.spend()
         self._unused = None
 
     def backward(

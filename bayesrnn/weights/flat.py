@@ -45,11 +45,10 @@ class FlatWeights:
         self.start = torch.cat([t.parameter.detach().reshape(-1) for t in chosen]).to(wide)
         """The weights' values before they were bound."""
         self._chosen = chosen
-        self._places: list[list[Place]] = [shared.places for shared in chosen]
-        self._names = _all_names(model, self._places)
+        self.places: list[list[Place]] = [shared.places for shared in chosen]
         self.flat: dict[str, nn.Parameter] = {}
         """The flat parameters by kind: mu, rho, ..."""
-        self._prefix = ""
+        self.prefix = ""
         self._replaced: list[weakref.ref[Tensor]] = []
         self._held: Sequence[Tensor] = ()
         self._at_rest: Sequence[Tensor] = ()
@@ -60,31 +59,31 @@ class FlatWeights:
         """Register flat parameters, `mu` among them, in place of the chosen weights."""
         for other in _bound_in(self.model):
             if self._spots() & other._spots():
+                self._replaced += [weakref.ref(p) for p in other.flat.values()]
                 other.release()
-        self._replaced = [weakref.ref(shared.parameter) for shared in self._chosen]
+        self._replaced += [weakref.ref(shared.parameter) for shared in self._chosen]
         del self._chosen
+        self.prefix = next(p for p in _prefixes() if not hasattr(self.model, f"{p}_mu"))
         for place in self._all_places():
             delattr(place.module, place.attribute)
-        owners = self.model.__dict__.setdefault("_bayesrnn", [])
-        taken = {owner._prefix for owner in owners}
-        self._prefix = next(p for p in _prefixes() if p not in taken)
         for kind, parameter in parameters.items():
             self.register(kind, parameter)
-        self._state = StateByWeight(self.model, self.layout, self._names, self._prefix, self.flat)
+        self.refresh()
+        self._state = StateByWeight(self)
         self._loaded = self.model.register_load_state_dict_post_hook(self._after_load)
+        owners = self.model.__dict__.setdefault("_bayesrnn", [])
         owners.append(self)
         torch_private.after_apply(self.model, owners)
-        self.refresh()
         optimisers.tell(self)
 
     def register(self, kind: str, parameter: nn.Parameter) -> None:
         """Make a flat parameter one of the model's own."""
         self.flat[kind] = parameter
-        self.model.register_parameter(f"{self._prefix}_{kind}", parameter)
+        self.model.register_parameter(f"{self.prefix}_{kind}", parameter)
 
     def parameter(self, kind: str) -> nn.Parameter:
         """The flat parameter of this kind, as the model has it now."""
-        return self.model.get_parameter(f"{self._prefix}_{kind}")
+        return self.model.get_parameter(f"{self.prefix}_{kind}")
 
     def ordinary_parameters(self) -> Iterator[nn.Parameter]:
         """The model's trainable parameters that belong to no flat vector."""
@@ -95,7 +94,12 @@ class FlatWeights:
 
     def ordinary_state(self) -> dict[str, Tensor]:
         """The model's state_dict without what is bound: buffers and ordinary parameters."""
-        own = {key for kind in self.flat for keys in self._state.keys(kind) for key in keys}
+        own = {
+            f"{path}.{key}" if path else key
+            for path, module in self.model.named_modules(remove_duplicate=False)
+            for weights in module.__dict__.get("_bayesrnn", ())
+            for key in weights._state_keys()
+        }
         rest = {k: v for k, v in self.model.state_dict().items() if k not in own}
         for name, value in rest.items():
             if not isinstance(value, Tensor):
@@ -108,13 +112,13 @@ class FlatWeights:
     @torch.no_grad()
     def release(self) -> None:
         """Make the model an ordinary one again, with its weights at mu."""
-        for leaf, places in zip(self._at_rest, self._places, strict=True):
+        for leaf, places in zip(self._at_rest, self.places, strict=True):
             parameter = nn.Parameter(leaf.detach().clone())
             for place in places:
                 delattr(place.module, place.attribute)
                 setattr(place.module, place.attribute, parameter)
         for kind in self.flat:
-            delattr(self.model, f"{self._prefix}_{kind}")
+            delattr(self.model, f"{self.prefix}_{kind}")
         self._state.remove()
         self._loaded.remove()
         owners = self.model.__dict__["_bayesrnn"]
@@ -148,8 +152,8 @@ class FlatWeights:
             yield
             self.check()
         finally:
-            # mu may have got other memory inside the block.
-            before = self._at_rest if resting else before
+            # mu may have got other memory inside the block, or the model been released.
+            before = self._at_rest if resting or not self._at_rest else before
             try:
                 self._hold(before)
             except BaseException:  # interrupted half way
@@ -158,7 +162,19 @@ class FlatWeights:
 
     def resting(self) -> Sequence[Tensor]:
         """The tensors over mu that the model holds outside all blocks."""
+        self.follow_mean()
         return self._at_rest
+
+    def follow_mean(self) -> None:
+        """Notice that mu has other memory, or, where the model has another dtype, other values."""
+        if self._at_rest and self._mean_seen() != self._seen:
+            self.refresh()
+
+    def _mean_seen(self) -> tuple[int, ...]:
+        """What the tensors over mu depend on."""
+        mu = self.flat["mu"]
+        cast = self.dtype != mu.dtype
+        return (mu.data_ptr(), *(torch_private.versions(mu) if cast else ()))
 
     def model_weights(self) -> dict[str, Tensor]:
         """What the model predicts with at rest, by name: the tensors over mu, and the ordinary parameters."""
@@ -177,7 +193,7 @@ class FlatWeights:
         resting = self.at_rest
         self.flat.update({kind: self.parameter(kind) for kind in self.flat})
         self._at_rest = self.leaves(self.flat["mu"])
-        self._mean_at = self.flat["mu"].data_ptr()
+        self._seen = self._mean_seen()
         if resting:
             self._hold(self._at_rest)
 
@@ -194,10 +210,9 @@ class FlatWeights:
                 "the posterior was frozen with its model after wrapping. Freeze before wrapping, or leave "
                 "weights out with select=."
             )
-        if mu.data_ptr() != self._mean_at:
-            self.refresh()
+        self.follow_mean()
         modules = dict(self.model.named_modules(remove_duplicate=False))
-        for places, tensor, address in zip(self._places, self._held, self._addresses, strict=True):
+        for places, tensor, address in zip(self.places, self._held, self._addresses, strict=True):
             for place in places:
                 owner = modules.get(place.name.rpartition(".")[0])
                 present = getattr(owner, place.attribute, None)
@@ -237,13 +252,20 @@ class FlatWeights:
 
     def _hold(self, leaves: Sequence[Tensor]) -> None:
         self._held = leaves
+        if not leaves:
+            return  # the model was released
         self._addresses = [tensor.data_ptr() for tensor in leaves]
-        for places, tensor in zip(self._places, leaves, strict=True):
+        for places, tensor in zip(self.places, leaves, strict=True):
             for place in places:
                 setattr(place.module, place.attribute, tensor)
 
     def _all_places(self) -> list[Place]:
-        return [place for places in self._places for place in places]
+        return [place for places in self.places for place in places]
+
+    def _state_keys(self) -> list[str]:
+        """Every name under which the model's state_dict lists a part of a flat parameter."""
+        others = [key for kind in self.flat if kind != "mu" for key in self._state.keys(kind)]
+        return [*_all_names(self.model, self.places), *others]
 
     def _spots(self) -> set[tuple[int, str]]:
         return {(id(place.module), place.attribute) for place in self._all_places()}
@@ -256,14 +278,17 @@ class FlatWeights:
 
     def follow(self, fn: Callable[[Tensor], Tensor], apply: Callable[[], None]) -> None:
         """The model is moved or converted: mu and the others go along, but stay in float32 at least."""
-        before = {kind: self.parameter(kind).data for kind in self.flat}
+        before = {
+            kind: (p.data, None if p.grad is None else p.grad.data) for kind, p in self.flat.items()
+        }
         apply()
-        self.dtype = fn(torch.empty(0, dtype=self.dtype, device=before["mu"].device)).dtype
+        self.dtype = fn(torch.empty(0, dtype=self.dtype, device=before["mu"][0].device)).dtype
         wide = torch.promote_types(self.dtype, torch.float32)
-        for kind, values in before.items():
+        for kind, (values, grad) in before.items():
             parameter = self.parameter(kind)
             if parameter.dtype != wide:
                 parameter.data = values.to(parameter.device, wide)
+                parameter.grad = None if grad is None else grad.to(parameter.device, wide)
         self.refresh()
 
     def stepped(self, parameters: set[int]) -> None:
@@ -273,8 +298,8 @@ class FlatWeights:
         mu = self.flat["mu"]
         if id(mu) in parameters:
             increment_version(mu)  # which a fused optimiser does not
-            if self.dtype != mu.dtype:
-                self.refresh()
+            self.follow_mean()
+            self._warn_of_gradients_at_rest()
         elif any(id(old()) in parameters for old in self._replaced if old() is not None):
             warnings.warn(
                 "this optimiser was made before the model became Bayesian, and trains weights that are no "
@@ -282,11 +307,28 @@ class FlatWeights:
                 stacklevel=5,
             )
 
+    def _warn_of_gradients_at_rest(self) -> None:
+        if any(leaf.grad is not None for leaf in self._at_rest):
+            for leaf in self._at_rest:
+                leaf.grad = None
+            warnings.warn(
+                "a loss went backward at the mean, outside `with posterior.sample()`; the optimiser sees "
+                "nothing of that. Compute the loss inside the block, then call accumulate_grad.",
+                stacklevel=6,
+            )
+
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_replaced": []}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        """A copy holds its own mean, also where it was made inside a block."""
         self.__dict__.update(state)
+        if self._at_rest:
+            mean = self.layout.split(self.flat["mu"].detach().to(self.dtype))
+            for leaf, part in zip(self._held, mean, strict=True):
+                leaf.data, leaf.grad = part, None
+            self._at_rest, self._seen = self._held, ()
+            self._addresses = [leaf.data_ptr() for leaf in self._held]
         optimisers.tell(self)
 
 
@@ -302,7 +344,7 @@ def _candidates(model: nn.Module) -> list[SharedTensor]:
     found = candidates_of(model, leave_out)
     prefixes = {id(module): prefix for prefix, module in model.named_modules()}
     for owner in bound:
-        for tensor, places in zip(owner.resting(), owner._places, strict=True):
+        for tensor, places in zip(owner.resting(), owner.places, strict=True):
             named = [
                 Place(f"{prefixes[id(p.module)]}.{p.attribute}".lstrip("."), p.module, p.attribute)
                 for p in places
@@ -311,18 +353,16 @@ def _candidates(model: nn.Module) -> list[SharedTensor]:
     return found
 
 
-def _all_names(model: nn.Module, places: list[list[Place]]) -> list[list[str]]:
-    """Every name under which a model's state_dict lists each weight, also in modules that stand twice."""
+def _all_names(model: nn.Module, places: list[list[Place]]) -> list[str]:
+    """Every name under which a model's state_dict lists these weights, also in modules that stand twice."""
     paths: dict[int, list[str]] = {}
     for path, module in model.named_modules(remove_duplicate=False):
         paths.setdefault(id(module), []).append(path)
     return [
-        [
-            f"{path}.{place.attribute}" if path else place.attribute
-            for place in its
-            for path in paths[id(place.module)]
-        ]
+        f"{path}.{place.attribute}" if path else place.attribute
         for its in places
+        for place in its
+        for path in paths.get(id(place.module), ())
     ]
 
 

@@ -2,55 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from bayesrnn.weights.layout import Layout
+if TYPE_CHECKING:
+    from bayesrnn.weights.flat import FlatWeights
 
 
 class StateByWeight:
-    """Splits flat parameters when a model's state_dict is made, and joins them when one is loaded.
+    """Splits flat parameters when a state_dict is made, and joins them when one is loaded.
 
-    mu stands under the weights' own names, so that the state of a Bayesian model is that of an ordinary one
-    at the mean, and more: each other parameter stands under `{prefix}_{kind}.{weight}`.
+    mu stands under the weights' own names, put there by the modules that own them; so the state of a Bayesian
+    model, or of a part of it, is that of an ordinary one at the mean. The other parameters stand under
+    `{prefix}_{kind}.{weight}` in the state of the whole model.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        layout: Layout,
-        names: list[list[str]],
-        prefix: str,
-        flat: Mapping[str, nn.Parameter],
-    ) -> None:
-        """`names` are all names of each weight, `flat` the parameters by kind: mu, rho, ..."""
-        self.layout, self.names, self.prefix, self.flat = layout, names, prefix, flat
-        self._hooks = [
-            model.register_state_dict_post_hook(partial(StateByWeight._split, self)),
-            model.register_load_state_dict_pre_hook(self._join),
-        ]
+    def __init__(self, weights: FlatWeights) -> None:
+        self.weights = weights
+        self._hooks = self._attach(weights.model, self._split, self._join)
+        owned: dict[nn.Module, dict[str, slice]] = {}
+        for slot, places in zip(weights.layout, weights.places, strict=True):
+            for place in places:
+                owned.setdefault(place.module, {})[place.attribute] = slot.span
+        for module, spans in owned.items():
+            self._hooks += self._attach(module, self._split_own, self._join_own, spans)
 
     def remove(self) -> None:
         for hook in self._hooks:
             hook.remove()
 
-    def keys(self, kind: str) -> list[list[str]]:
-        """The names of each weight's part of a flat parameter."""
-        if kind == "mu":
-            return self.names
-        return [[f"{self.prefix}_{kind}.{slot.name}"] for slot in self.layout]
+    def keys(self, kind: str) -> list[str]:
+        """The names of each weight's part of a flat parameter other than mu."""
+        return [f"{self.weights.prefix}_{kind}.{slot.name}" for slot in self.weights.layout]
 
-    @torch.no_grad()
+    @staticmethod
+    def _attach(
+        module: nn.Module, split: Callable[..., None], join: Callable[..., None], *more: Any
+    ) -> list[Any]:
+        # A partial function can be copied with the model, and torch marks the hook it is given.
+        return [
+            module.register_state_dict_post_hook(partial(split, *more)),
+            module.register_load_state_dict_pre_hook(partial(join, *more)),
+        ]
+
+    # ------------------------------------------------------------------ the model: rho, kappa
+
     def _split(self, _module: nn.Module, state: Any, prefix: str, _metadata: Any) -> None:
-        """The parts are copies, since savers drop tensors that share memory."""
-        for kind in self.flat:
-            flat: Tensor = state.pop(f"{prefix}{self.prefix}_{kind}")
-            for part, keys in zip(self.layout.split(flat), self.keys(kind), strict=True):
-                state.update({prefix + key: part.detach().clone() for key in keys})
+        for kind in self.weights.flat:
+            flat: Tensor = state.pop(f"{prefix}{self.weights.prefix}_{kind}").detach()
+            if kind != "mu":
+                parts = zip(self.keys(kind), self.weights.layout.split(flat), strict=True)
+                state.update({prefix + key: part.clone() for key, part in parts})
 
     def _join(
         self,
@@ -63,20 +69,53 @@ class StateByWeight:
         _unexpected: list[str],
         errors: list[str],
     ) -> None:
-        for kind, present in self.flat.items():
-            parts = []
-            for part, keys in zip(
-                self.layout.split(present.detach()), self.keys(kind), strict=True
-            ):
-                given = [state.pop(prefix + key) for key in keys if prefix + key in state]
-                new = given[0] if given else part
-                if not given:
-                    missing.append(prefix + keys[0])
-                if new.shape != part.shape:
-                    errors.append(
-                        f"size mismatch for {prefix + keys[0]}: {tuple(new.shape)} given, the model "
-                        f"needs {tuple(part.shape)}."
-                    )
-                    new = part
-                parts.append(new.detach().reshape(-1).to(part))
-            state[f"{prefix}{self.prefix}_{kind}"] = torch.cat(parts)
+        for kind in self.weights.flat:
+            flat = self.weights.parameter(kind).detach().clone()
+            if kind != "mu":
+                parts = zip(self.keys(kind), self.weights.layout.split(flat), strict=True)
+                for key, part in parts:
+                    _load(prefix + key, state, part, missing, errors)
+            state[f"{prefix}{self.weights.prefix}_{kind}"] = flat
+
+    # ------------------------------------------------------------------ the owners of weights: mu
+
+    def _split_own(
+        self, spans: dict[str, slice], module: nn.Module, state: Any, prefix: str, _metadata: Any
+    ) -> None:
+        """Copies, since savers drop tensors that share memory."""
+        mu = self.weights.flat["mu"].detach()
+        for attribute, span in spans.items():
+            shape = getattr(module, attribute).shape
+            state[prefix + attribute] = mu[span].view(shape).clone()
+
+    def _join_own(
+        self,
+        spans: dict[str, slice],
+        module: nn.Module,
+        state: Any,
+        prefix: str,
+        _metadata: Any,
+        _strict: bool,
+        missing: list[str],
+        _unexpected: list[str],
+        errors: list[str],
+    ) -> None:
+        # After the whole model's parameters, which torch loads first; with assign=True mu is a new one.
+        mu = self.weights.parameter("mu").detach()
+        for attribute, span in spans.items():
+            part = mu[span].view(getattr(module, attribute).shape)
+            _load(prefix + attribute, state, part, missing, errors)
+
+
+@torch.no_grad()
+def _load(key: str, state: Any, part: Tensor, missing: list[str], errors: list[str]) -> None:
+    """Copy an entry of a state over a part of a flat vector, and take it out of the state."""
+    if key not in state:
+        missing.append(key)
+    elif state[key].shape != part.shape:
+        given = tuple(state.pop(key).shape)
+        errors.append(
+            f"size mismatch for {key}: {given} given, the model needs {tuple(part.shape)}."
+        )
+    else:
+        part.copy_(state.pop(key))
