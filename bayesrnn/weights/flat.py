@@ -49,7 +49,7 @@ class FlatWeights:
         self.flat: dict[str, nn.Parameter] = {}
         """The flat parameters by kind: mu, rho, ..."""
         self.prefix = ""
-        self._replaced: list[weakref.ref[Tensor]] = []
+        self._replaced: list[weakref.ref[Any]] = []
         self._held: Sequence[Tensor] = ()
         self._at_rest: Sequence[Tensor] = ()
 
