@@ -196,6 +196,13 @@ class Experiment(Protocol):
     ) -> list[Section]: ...
 
 
+def kl_text(metrics: Mapping[str, Any], item: str) -> str:
+    """The KL and what sharpening costs, for the line of an epoch; nothing for a method without them."""
+    kl, sharpening = metrics[f"kl_per_{item}"], metrics[f"kl_theta_per_{item}"]
+    text = "" if kl is None else f"  KL {kl:.3f} nats/{item}"
+    return text + (f"  sharpening {sharpening:.4f} nats/{item}" if sharpening else "")
+
+
 _MODULES: dict[str, str] = {}
 
 

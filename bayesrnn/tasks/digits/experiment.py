@@ -15,6 +15,7 @@ from bayesrnn.training.experiment import (
     Progress,
     ReportOptions,
     Section,
+    kl_text,
 )
 
 if TYPE_CHECKING:
@@ -56,11 +57,7 @@ class DigitsExperiment:
         line = f"epoch {metrics['epoch']:3d}  lr {metrics['lr']:.3g}"
         line += f"  train {metrics['train_nats']:.4f} nats"
         line += f"  valid {metrics['valid_nats']:.4f} nats, error {metrics['valid_error']:.2%}"
-        if metrics["kl_per_example"] is not None:
-            line += f"  KL {metrics['kl_per_example']:.3f} nats/example"
-        if metrics["kl_theta_per_example"]:
-            line += f"  sharpening {metrics['kl_theta_per_example']:.4f}"
-        return line
+        return line + kl_text(metrics, "example")
 
     def goal_text(self, best: float) -> str:
         return f"validation error {best:.2%}"

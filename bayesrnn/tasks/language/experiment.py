@@ -14,6 +14,7 @@ from bayesrnn.training.experiment import (
     Progress,
     ReportOptions,
     Section,
+    kl_text,
 )
 
 if TYPE_CHECKING:
@@ -65,11 +66,7 @@ class LanguageExperiment:
         line += (
             f"  train {metrics['train_perplexity']:8.2f}  valid {metrics['valid_perplexity']:8.2f}"
         )
-        if metrics["kl_per_word"] is not None:
-            line += f"  KL {metrics['kl_per_word']:.3f} nats/word"
-        if metrics["kl_theta_per_word"]:
-            line += f"  sharpening {metrics['kl_theta_per_word']:.4f} nats/word"
-        return line
+        return line + kl_text(metrics, "word")
 
     def goal_text(self, best: float) -> str:
         return f"validation perplexity {best:.2f}"
