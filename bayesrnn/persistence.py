@@ -75,9 +75,10 @@ def from_state(
         return name in header["select"]
 
     unbound = FlatWeights(model, select)
+    start = unbound.start()
     expected = {
-        **_prefixed("mu", unbound.named(unbound.start)),
-        **_prefixed("rho", unbound.named(unbound.start)),
+        **_prefixed("mu", unbound.named(start)),
+        **_prefixed("rho", unbound.named(start)),
         **_prefixed("model", _others(module_inside(model), header["select"])),
     }
     check_state(expected, ours, source)

@@ -161,7 +161,7 @@ class Posterior:
         self.layout: Layout = self.weights.layout
         """Which stretch of a flat vector is which weight."""
         self._bound_prior = priors.bind(prior, self.layout)
-        mu = self.weights.start
+        mu = self.weights.start()
         sigma = init.initial_sigma(self.layout, mu, sigma_init, self._bound_prior, generator)
         self.kl_gradient = self._checked_kl_gradient(kl_gradient)
         # Every check has passed: only now is the model touched.

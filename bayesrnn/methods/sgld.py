@@ -36,7 +36,7 @@ class Sgld(PointEstimate):
         self.prior_sigma = prior_sigma
         self.keep = keep
         self.flat = FlatWeights(model)
-        self.flat.bind(mu=nn.Parameter(self.flat.start))
+        self.flat.bind(mu=nn.Parameter(self.flat.start()))
         self.samples: list[Tensor] = []
 
     @property

@@ -41,9 +41,6 @@ class FlatWeights:
         chosen = choose(model, _candidates(model), select)
         self.layout = lay_out(chosen)
         self.dtype = chosen[0].parameter.dtype
-        wide = torch.promote_types(self.dtype, torch.float32)
-        self.start = torch.cat([t.parameter.detach().reshape(-1) for t in chosen]).to(wide)
-        """The weights' values before they were bound."""
         self._chosen = chosen
         self.places: list[list[Place]] = [shared.places for shared in chosen]
         self.flat: dict[str, nn.Parameter] = {}
@@ -54,6 +51,11 @@ class FlatWeights:
         self._at_rest: Sequence[Tensor] = ()
 
     # ------------------------------------------------------------------ what is registered
+
+    def start(self) -> Tensor:
+        """The weights' values, until they are bound, as a vector in float32 at least."""
+        flat = torch.cat([shared.parameter.detach().reshape(-1) for shared in self._chosen])
+        return flat.to(torch.promote_types(self.dtype, torch.float32))
 
     def bind(self, **parameters: nn.Parameter) -> None:
         """Register flat parameters, `mu` among them, in place of the chosen weights."""
@@ -87,7 +89,7 @@ class FlatWeights:
 
     def ordinary_parameters(self) -> Iterator[nn.Parameter]:
         """The model's trainable parameters that belong to no flat vector."""
-        flat = {id(p) for owner in _bound_in(self.model) for p in owner._flat_parameters()}
+        flat = {id(p) for owner in _bound_in(self.model) for p in owner.flat.values()}
         for parameter in self.model.parameters():
             if parameter.requires_grad and id(parameter) not in flat:
                 yield parameter
@@ -178,7 +180,7 @@ class FlatWeights:
 
     def model_weights(self) -> dict[str, Tensor]:
         """What the model predicts with at rest, by name: the tensors over mu, and the ordinary parameters."""
-        flat = {id(parameter) for parameter in self._flat_parameters()}
+        flat = {id(parameter) for parameter in self.flat.values()}
         ordinary = {n: p for n, p in self.model.named_parameters() if id(p) not in flat}
         bound = {slot.name: leaf for slot, leaf in zip(self.layout, self._at_rest, strict=True)}
         return {**bound, **ordinary}
@@ -270,9 +272,6 @@ class FlatWeights:
     def _spots(self) -> set[tuple[int, str]]:
         return {(id(place.module), place.attribute) for place in self._all_places()}
 
-    def _flat_parameters(self) -> list[nn.Parameter]:
-        return list(self.flat.values())
-
     def _after_load(self, _module: nn.Module, _incompatible: Any) -> None:
         self.refresh()
 
@@ -340,7 +339,7 @@ def _bound_in(model: nn.Module) -> list[FlatWeights]:
 def _candidates(model: nn.Module) -> list[SharedTensor]:
     """What can be chosen: the model's parameters, and weights that another FlatWeights holds."""
     bound = _bound_in(model)
-    leave_out = {id(p) for owner in bound for p in owner._flat_parameters()}
+    leave_out = {id(p) for owner in bound for p in owner.flat.values()}
     found = candidates_of(model, leave_out)
     prefixes = {id(module): prefix for prefix, module in model.named_modules()}
     for owner in bound:
