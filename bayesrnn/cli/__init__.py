@@ -11,6 +11,9 @@ import tyro
 from bayesrnn import __version__
 from bayesrnn.cli import train
 from bayesrnn.cli.calibration import Calibration
+from bayesrnn.cli.captions.describe import Describe
+from bayesrnn.cli.captions.evaluate import Evaluate as EvaluateCaptions
+from bayesrnn.cli.captions.features import Features
 from bayesrnn.cli.compare import Compare
 from bayesrnn.cli.evaluate import Evaluate
 from bayesrnn.cli.generate import Generate
@@ -32,6 +35,9 @@ COMMANDS = {
     "calibration": Calibration,
     "report": Report,
     "inspect": Inspect,
+    "captions features": Features,
+    "captions evaluate": EvaluateCaptions,
+    "captions describe": Describe,
 }
 
 
@@ -47,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"bayesrnn {__version__}")
         return
     try:
-        _run(arguments[0], arguments[1:])
+        _run(arguments)
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output, such as `head`, has exited
     except (ValueError, OSError) as error:
@@ -60,22 +66,28 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.exit(130)
 
 
-def _run(name: str, arguments: list[str]) -> None:
+def _run(arguments: list[str]) -> None:
     trained = {experiment.command: experiment for experiment in experiments()}
-    if name in trained:
-        train.run(trained[name], arguments)
-    elif name in COMMANDS:
-        tyro.cli(COMMANDS[name], prog=f"bayesrnn {name}", args=arguments).run()
-    else:
-        names = [*trained, *COMMANDS]
-        near = get_close_matches(name, names, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(names)}."
-        raise ValueError(f"unknown command {name!r}; {hint}")
+    names = [*trained, *COMMANDS]
+    for words in (2, 1):  # a command may have two words, such as `captions train`
+        name, options = " ".join(arguments[:words]), arguments[words:]
+        if name in trained:
+            return train.run(trained[name], options)
+        if name in COMMANDS:
+            return tyro.cli(COMMANDS[name], prog=f"bayesrnn {name}", args=options).run()
+    group = [name for name in names if name.startswith(f"{arguments[0]} ")]
+    if group and (len(arguments) == 1 or arguments[1] in ("-h", "--help")):
+        return print(_usage(group))
+    given = " ".join(arguments[:2]) if group else arguments[0]
+    near = get_close_matches(given, names, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(names)}."
+    raise ValueError(f"unknown command {given!r}; {hint}")
 
 
-def _usage() -> str:
+def _usage(only: Sequence[str] | None = None) -> str:
     summaries = {experiment.command: experiment.summary for experiment in experiments()}
     summaries |= {name: _summary(command) for name, command in COMMANDS.items()}
+    summaries = {name: text for name, text in summaries.items() if only is None or name in only}
     width = max(map(len, summaries))
     lines = [
         "usage: bayesrnn COMMAND ...   (bayesrnn COMMAND --help for its options)",

@@ -33,7 +33,7 @@ class Generate:
     """Print the prompt and the generated words as JSON."""
 
     def run(self) -> None:
-        from bayesrnn.tasks.language.data.corpus import END
+        from bayesrnn.data.vocabulary import END
         from bayesrnn.tasks.language.data.sources import tokenizer
         from bayesrnn.tasks.language.evaluation.generation import generate
         from bayesrnn.tasks.language.trained import open_trained

@@ -82,6 +82,8 @@ def _train(experiment: Experiment, options: Train[Any]) -> None:
     if resumed:
         check_resumable(resumed.config, config)
     ready: Prepared = experiment.prepare(config, resumed)
+    for note in ready.notes:
+        print(note, file=sys.stderr)
     run = resumed or Run.create(folder, ready.config, ready.files)
     run = replace(run, config=ready.config)
     trainer = Trainer(run, ready.task, ready.method, checkpoint_minutes=options.checkpoint_minutes)

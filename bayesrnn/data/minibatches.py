@@ -10,6 +10,9 @@ from torch import Tensor
 
 Weighting = Literal["uniform", "geometric"]
 
+MINIBATCHES_SORTED_TOGETHER = 50
+"""The minibatches that examples of similar length are exchanged between."""
+
 
 class Minibatches:
     """Examples (x, y) in minibatches, in a new random order each pass.
@@ -23,7 +26,10 @@ class Minibatches:
     The shares pi_i of the KL add up to one over a pass of M minibatches: uniform, pi_i = 1/M, or
     geometric, pi_i = 2^(M-i) / (2^M - 1), with which the first minibatches mostly follow the prior and the
     later ones the data (Blundell et al., 2015, sec. 3.4). With uniform shares every weight is `kl_weight`.
-    The last minibatch may be smaller.
+    One minibatch may be smaller than the others: the last, unless `lengths` are given.
+
+    With `lengths`, one for each example, a minibatch has examples of similar length, so that little of it is
+    padding; which examples come together, and the order of the minibatches, are still random.
     """
 
     def __init__(
@@ -34,9 +40,12 @@ class Minibatches:
         batch_size: int,
         weighting: Weighting = "uniform",
         seed: int = 0,
+        lengths: Tensor | None = None,
     ) -> None:
         if len(x) != len(y):
             raise ValueError(f"{len(x)} inputs but {len(y)} targets.")
+        if lengths is not None and len(lengths) != len(x):
+            raise ValueError(f"{len(x)} inputs but {len(lengths)} lengths.")
         if not len(x):
             raise ValueError("there are no examples.")
         if not isinstance(batch_size, int) or batch_size < 1:
@@ -47,6 +56,7 @@ class Minibatches:
         self.batch_size = batch_size
         self.weighting = weighting
         self.seed = seed
+        self.lengths = lengths
         self.kl_weights = tuple(self._share(index) * self.loss_scale for index in range(len(self)))
         """pi_i / N for each minibatch of a pass: the weight of the KL with a loss scaled by `loss_scale`."""
         self.begin(0)
@@ -64,13 +74,14 @@ class Minibatches:
     def begin(self, number: int) -> None:
         """Shuffle for pass `number`; the order depends only on the seed and the number."""
         generator = torch.Generator().manual_seed(self.seed + 1_000_003 * number)
-        self._order = torch.randperm(len(self.x), generator=generator)
+        order = torch.randperm(len(self.x), generator=generator)
+        self._chosen = self._divide(order, generator)
         self._passes = number + 1
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         if not 0 <= index < len(self):
             raise IndexError(f"minibatch {index} of {len(self)}")
-        chosen = self._order[index * self.batch_size : (index + 1) * self.batch_size]
+        chosen = self._chosen[index]
         return self.x[chosen], self.y[chosen]
 
     @property
@@ -87,6 +98,18 @@ class Minibatches:
                 "zip(minibatches, minibatches.kl_weights)."
             )
         return self.kl_weights[0]
+
+    def _divide(self, order: Tensor, generator: torch.Generator) -> list[Tensor]:
+        """The examples of each minibatch, for a random order of all examples."""
+        if self.lengths is None:
+            return list(order.split(self.batch_size))
+        pools = order.split(MINIBATCHES_SORTED_TOGETHER * self.batch_size)
+        divided = [
+            chosen
+            for pool in pools
+            for chosen in pool[self.lengths[pool].argsort(stable=True)].split(self.batch_size)
+        ]
+        return [divided[i] for i in torch.randperm(len(divided), generator=generator).tolist()]
 
     def _share(self, index: int) -> float:
         """pi_i, counted from 0."""

@@ -36,7 +36,7 @@ def method(name: str) -> MethodSpec:
 
 _POINT_ESTIMATE = "bayesrnn.methods.point_estimate"
 
-register(MethodSpec("lstm", _POINT_ESTIMATE, tasks=("language",)))
+register(MethodSpec("lstm", _POINT_ESTIMATE, tasks=("language", "captions")))
 register(MethodSpec("sgd", _POINT_ESTIMATE, tasks=("mnist",)))
 register(MethodSpec("dropout", _POINT_ESTIMATE, dropout="standard"))
 register(

@@ -5,3 +5,4 @@ from bayesrnn.training.experiment import register
 
 register("language", "bayesrnn.tasks.language.experiment")
 register("mnist", "bayesrnn.tasks.digits.experiment")
+register("captions", "bayesrnn.tasks.captions.experiment")

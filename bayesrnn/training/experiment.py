@@ -104,6 +104,8 @@ class Prepared:
     method: Method
     files: Mapping[str, str] = field(default_factory=dict)
     """Additional text files of a new run folder, by name."""
+    notes: Sequence[str] = ()
+    """What the user should know of the data, one line each, such as files that were left out."""
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import json
 import tomllib
 from dataclasses import asdict, dataclass, fields
 from difflib import get_close_matches
+from importlib import resources
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -89,6 +90,8 @@ class Settings:
     AT_LEAST_0: ClassVar[tuple[str, ...]] = ("sigma_init", "patience", "sigma_temperature")
     BEFORE: ClassVar[dict[str, Any]] = {"kl_gradient": "sampled"}
     """Defaults for older config.toml files that lack a setting whose default has since changed."""
+    CHANGEABLE: ClassVar[tuple[str, ...]] = ("data", "epochs", "patience")
+    """What may change on resuming: a run may be extended, and its data may have moved."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -133,6 +136,19 @@ class Settings:
         return cls.from_values({**cls.BEFORE, **values}, str(path))
 
     @classmethod
+    def from_preset(cls, package: str, name: str, method: str, **changes: Any) -> Self:
+        """The settings in presets/NAME.toml of a package, with its table for the method, and changes."""
+        check_choice("preset", name, cls.CHOICES["preset"])
+        check_choice("method", method, methods.names(cls.TASK))
+        file = resources.files(package).joinpath("presets", f"{name}.toml")
+        values = tomllib.loads(file.read_text("utf-8"))
+        tables = {key: values.pop(key) for key in list(values) if isinstance(values[key], dict)}
+        own = tables.get(method, {})  # a method without a table uses the common values
+        return cls.from_values(
+            {**values, **own, **changes, "preset": name, "method": method}, f"preset {name}"
+        )
+
+    @classmethod
     def from_values(cls, values: dict[str, Any], source: str) -> Self:
         """Settings from a table of values, with defaults for those missing; `source` is for messages."""
         known = {field.name: str(field.type) for field in fields(cls)}
@@ -160,10 +176,10 @@ def read_toml(path: Path) -> tuple[str, dict[str, Any]]:
 
 
 def check_resumable(began: Settings, asked: Settings) -> None:
-    """Raise unless only data, epochs and patience differ: a run may be extended and its data moved."""
+    """Raise unless only settings that may change on resuming differ."""
     for field in fields(began):
         before, now = getattr(began, field.name), getattr(asked, field.name)
-        if before != now and field.name not in ("data", "epochs", "patience"):
+        if before != now and field.name not in began.CHANGEABLE:
             option = field.name.replace("_", "-")
             raise ValueError(
                 f"--{option} {now} cannot be changed with --resume (the run began with {before}); "

@@ -74,3 +74,28 @@ def test_bad_input():
     ]:
         with pytest.raises(ValueError, match=message):
             Minibatches(*arguments, **options)
+
+
+def test_with_lengths_every_example_still_comes_once_and_similar_lengths_come_together():
+    count = 1003
+    lengths = torch.randint(1, 40, (count,), generator=torch.Generator().manual_seed(0))
+    sorted_, plain = _minibatches(count, lengths=lengths), _minibatches(count)
+    for number in range(2):
+        sorted_.begin(number)
+        order = [int(v) for i in range(len(sorted_)) for v in sorted_[i][1]]
+        assert sorted(order) == list(range(count))
+    sizes = [len(sorted_[i][0]) for i in range(len(sorted_))]
+    assert sorted(sizes) == [3] + [10] * 100
+    assert sorted_.kl_weights == plain.kl_weights
+
+    def padded(minibatches: Minibatches) -> int:
+        rows = [lengths[minibatches[i][1]] for i in range(len(minibatches))]
+        return sum(int(row.max()) * len(row) for row in rows)
+
+    words = int(lengths.sum())
+    assert padded(sorted_) < 1.08 * words
+    assert padded(plain) > 1.5 * words
+    first = [int(lengths[sorted_[i][1]].max()) for i in range(len(sorted_))]
+    assert first != sorted(first)  # short and long minibatches alternate
+    with pytest.raises(ValueError, match="2 lengths"):
+        _minibatches(lengths=lengths[:2])

@@ -18,9 +18,9 @@ import torch
 
 from bayesrnn import methods
 from bayesrnn.cli import main
+from bayesrnn.data.vocabulary import Vocabulary
 from bayesrnn.storage import load_tensors
 from bayesrnn.tasks.language.config import LanguageModelConfig, preset
-from bayesrnn.tasks.language.data.corpus import Vocabulary
 from bayesrnn.tasks.language.experiment import EXPERIMENT
 from bayesrnn.tasks.language.trained import open_language_run
 from bayesrnn.training.loop import Trainer

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
-from importlib import resources
 from typing import Any, ClassVar
 
-from bayesrnn import methods
-from bayesrnn.training.settings import Settings, check, check_choice
+from bayesrnn.training.settings import Settings, check
 
 PRESETS = ("tiny", "small", "medium", "large")
 
@@ -67,12 +64,4 @@ class LanguageModelConfig(Settings):
 
 def preset(name: str, method: str, **changes: Any) -> LanguageModelConfig:
     """A preset's settings for a method, with changes."""
-    check_choice("preset", name, PRESETS)
-    check_choice("method", method, methods.names(LanguageModelConfig.TASK))
-    file = resources.files("bayesrnn.tasks.language").joinpath("presets", f"{name}.toml")
-    values = tomllib.loads(file.read_text("utf-8"))
-    tables = {key: values.pop(key) for key in list(values) if isinstance(values[key], dict)}
-    own = tables.get(method, {})  # a method without a table uses the common values
-    return LanguageModelConfig.from_values(
-        {**values, **own, **changes, "preset": name, "method": method}, f"preset {name}"
-    )
+    return LanguageModelConfig.from_preset("bayesrnn.tasks.language", name, method, **changes)

@@ -6,11 +6,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bayesrnn import compact
+from bayesrnn.data.vocabulary import Vocabulary
 from bayesrnn.methods import Method
 from bayesrnn.methods.point_estimate import PointEstimate
 from bayesrnn.storage import check_state
 from bayesrnn.tasks.language.config import LanguageModelConfig
-from bayesrnn.tasks.language.data.corpus import Vocabulary
 from bayesrnn.tasks.language.models.word_lm import WordLM
 
 KIND = "word-lm"

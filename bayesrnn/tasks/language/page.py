@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 
+from bayesrnn.data.vocabulary import END
 from bayesrnn.report import calibration
 from bayesrnn.report.calibration import CalibrationRow
 from bayesrnn.report.figures import learning_curves
@@ -12,7 +13,6 @@ from bayesrnn.report.html import picture, side_by_side, table
 from bayesrnn.report.weights import weights_html
 from bayesrnn.tasks.language import figures
 from bayesrnn.tasks.language.comparison import Row, compare, comparison
-from bayesrnn.tasks.language.data.corpus import END
 from bayesrnn.tasks.language.evaluation.uncertainty import Gap
 from bayesrnn.tasks.language.evaluation.words import ScoredWord, score_words
 from bayesrnn.tasks.language.pruning_study import (

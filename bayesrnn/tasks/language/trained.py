@@ -10,9 +10,10 @@ from pathlib import Path
 from torch import Tensor
 
 from bayesrnn.data.download import cache_folder
+from bayesrnn.data.vocabulary import Vocabulary
 from bayesrnn.methods import Method
 from bayesrnn.tasks.language.config import LanguageModelConfig
-from bayesrnn.tasks.language.data.corpus import Vocabulary, load_split
+from bayesrnn.tasks.language.data.corpus import load_split
 from bayesrnn.tasks.language.data.sources import find_source
 from bayesrnn.tasks.language.exported import Exported
 from bayesrnn.tasks.language.task import build_method

@@ -17,9 +17,10 @@ import pytest
 import torch
 
 from bayesrnn.data.download import cache_folder
+from bayesrnn.data.vocabulary import END, UNKNOWN, Vocabulary
 from bayesrnn.tasks.language.data import ptb as ptb_module
 from bayesrnn.tasks.language.data import pydocs as pydocs_module
-from bayesrnn.tasks.language.data.corpus import END, UNKNOWN, Vocabulary, load_corpus, load_split
+from bayesrnn.tasks.language.data.corpus import load_corpus, load_split
 from bayesrnn.tasks.language.data.sources import find_source, tokenizer
 from bayesrnn.tasks.language.data.text import text_files
 from bayesrnn.tasks.language.data.wikitext import wikitext2

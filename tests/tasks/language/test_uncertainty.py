@@ -16,6 +16,7 @@ from torch import Tensor
 
 from bayesrnn.cli import main
 from bayesrnn.data.download import cache_folder
+from bayesrnn.evaluation.ranks import auroc
 from bayesrnn.tasks.language.data.corpus import load_corpus, load_split
 from bayesrnn.tasks.language.data.sources import find_source
 from bayesrnn.tasks.language.data.text import text_files
@@ -27,7 +28,6 @@ from bayesrnn.tasks.language.evaluation.uncertainty import (
     Contender,
     Text,
     add_noise,
-    auroc,
     benchmark,
     measure,
     reverse,

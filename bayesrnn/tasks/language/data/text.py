@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from bayesrnn.tasks.language.data.corpus import END, SPLITS
+from bayesrnn.data.vocabulary import END
+from bayesrnn.tasks.language.data.corpus import SPLITS
 
 # A folder's splits by what its file names contain; "val" and "dev" are common names for "valid".
 _SPLIT_NAMES = {"train": ("train",), "valid": ("valid", "val", "dev"), "test": ("test",)}

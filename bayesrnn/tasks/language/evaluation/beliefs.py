@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from bayesrnn.ensemble import LogMeanExp, ProbabilitySum, evaluating, log_softmax
+from bayesrnn.ensemble import evaluating, log_softmax
+from bayesrnn.evaluation.beliefs import Beliefs, BeliefSum
 from bayesrnn.methods import Member, Method
 from bayesrnn.tasks.language.evaluation.scoring import Segment, segments
 
@@ -41,27 +41,6 @@ class LanguageModel(Protocol):
         `state` is the state that the call for the preceding words returned, or None at the start.
         """
         ...
-
-
-@dataclass(frozen=True)
-class Beliefs:
-    """Statistics of an ensemble's average for the words of a segment; each (T, N), in nats."""
-
-    log_prob: Tensor
-    """log p of the true word."""
-    entropy: Tensor
-    expected_entropy: Tensor
-    """The mean of the models' entropies."""
-    confidence: Tensor
-    """Probability of the likeliest word."""
-    correct: Tensor
-    """Whether the likeliest word is the true one."""
-    brier: Tensor
-    """sum_w (p_w - [w is true])^2."""
-
-    @property
-    def mutual_information(self) -> Tensor:
-        return (self.entropy - self.expected_entropy).clamp_min(0)
 
 
 def models_of(method: Method, samples: int = 0, seed: int = 0) -> list[LanguageModel]:
@@ -102,7 +81,7 @@ def beliefs(
     at_once = max(1, PROBABILITIES_AT_ONCE // (vocabulary * steps * streams))
     remaining = segments(tokens, streams=streams, steps=steps)
     while group := list(islice(remaining, at_once)):
-        totals = [_Total(segment.y) for segment in group]
+        totals = [BeliefSum(segment.y) for segment in group]
         found: list[dict[int, Beliefs]] = [{} for _ in group]
         for index, model in enumerate(models[: counts[-1]]):
             with torch.no_grad(), _ready(model):
@@ -113,36 +92,6 @@ def beliefs(
                 for total, at in zip(totals, found, strict=True):
                     at[index + 1] = total.average()
         yield from zip(group, found, strict=True)
-
-
-class _Total:
-    """Sums over the models so far, for the words of a segment."""
-
-    def __init__(self, y: Tensor) -> None:
-        self.y = y[..., None]
-        self.distributions = ProbabilitySum()
-        self.log_prob = LogMeanExp()
-
-    def add(self, log_probs: Tensor) -> None:
-        chosen = log_probs.gather(-1, self.y).squeeze(-1)
-        if chosen.isnan().any():
-            raise ValueError("the model's log probabilities are not numbers; has it diverged?")
-        self.log_prob.add(chosen)
-        self.distributions.add(log_probs)
-
-    def average(self) -> Beliefs:
-        """The statistics of the average p = P / count, with P the sum over `count` models."""
-        total, count = self.distributions.probs, self.distributions.count
-        highest, likeliest = total.max(-1)
-        chosen = total.gather(-1, self.y).squeeze(-1)
-        return Beliefs(
-            log_prob=self.log_prob.value,
-            entropy=self.distributions.entropy(),
-            expected_entropy=self.distributions.expected_entropy(),
-            confidence=highest / count,
-            correct=likeliest == self.y.squeeze(-1),
-            brier=torch.linalg.vecdot(total, total) / count**2 - 2 * chosen / count + 1,
-        )
 
 
 class _MemberModel:

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Generator
 
+from bayesrnn.data.vocabulary import Vocabulary
 from bayesrnn.ensemble import LogMeanExp, evaluating, log_softmax
 from bayesrnn.methods import Method
-from bayesrnn.tasks.language.data.corpus import Vocabulary
 
 
 @torch.no_grad()

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor
 
+from bayesrnn.evaluation.ranks import auroc
 from bayesrnn.tasks.language.evaluation.beliefs import LanguageModel, beliefs
 
 SIGNALS = ("entropy", "mutual_information", "surprise")
@@ -176,18 +177,6 @@ def check_window(window: int, words: int) -> None:
         raise ValueError(f"window = {window} must lie between 1 and {MOST_WINDOW} words.")
     if words < window:
         raise ValueError(f"window = {window} is longer than a text of {words} words.")
-
-
-def auroc(inside: Tensor, outside: Tensor) -> float:
-    """The probability that a value of `outside` exceeds one of `inside`, counting ties as half."""
-    from torchmetrics.functional.classification import binary_auroc
-
-    values = torch.cat([inside, outside])
-    _, ranks = values.unique(
-        return_inverse=True
-    )  # torchmetrics expects [0, 1] and applies a sigmoid to anything else
-    is_outside = torch.cat([torch.zeros(len(inside)), torch.ones(len(outside))]).long()
-    return binary_auroc(ranks.double() / max(int(ranks.max()), 1), is_outside).item()
 
 
 def _window_means(value: Tensor, counted: Tensor, window: int) -> Tensor:

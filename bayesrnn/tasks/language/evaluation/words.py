@@ -10,8 +10,8 @@ from pathlib import Path
 
 import torch
 
+from bayesrnn.data.vocabulary import END, Vocabulary
 from bayesrnn.methods import Method
-from bayesrnn.tasks.language.data.corpus import END, Vocabulary
 from bayesrnn.tasks.language.evaluation.beliefs import beliefs, models_of
 
 

@@ -1,0 +1,1 @@
+"""The commands `bayesrnn captions features`, `evaluate` and `describe`."""

@@ -1,0 +1,97 @@
+"""`bayesrnn captions evaluate`: the perplexity and the caption scores of a run."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tyro.conf import Positional
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Measure a caption run: perplexity, BLEU, CIDEr, ROUGE, METEOR, and whether it knows its errors."""
+
+    run_folder: Positional[Path]
+    """Run folder of `bayesrnn captions train`."""
+    split: Literal["train", "valid", "test"] = "test"
+    """Split to evaluate on: train, valid or test."""
+    samples: int = 0
+    """Number of weight samples to average over at each word, besides the mean; 0 to skip."""
+    beam: int = 3
+    """Width of the beam search; 1 for greedy decoding."""
+    uncertainty: bool = False
+    """Add how confidence goes with CIDEr, and the entropy for images of noise."""
+    out: Path | None = None
+    """File to write the captions to, as JSON in MSCOCO's format for results."""
+    data: str = ""
+    """Images to evaluate on; by default those the run was trained on."""
+    features: str = ""
+    """File of features for these images; by default the run's own, or computed and cached."""
+    seed: int = 0
+    """Random seed."""
+    json: bool = False
+    """Print one line of JSON for each result."""
+
+    def run(self) -> None:
+        from bayesrnn.cli.progress import steps
+        from bayesrnn.report.extras import check_extras
+        from bayesrnn.report.table import text_table
+        from bayesrnn.storage import check_writable, write_atomically
+        from bayesrnn.tasks.captions.evaluation import quality
+        from bayesrnn.tasks.captions.trained import open_captioner
+
+        if self.beam < 1:
+            raise ValueError(f"beam = {self.beam} must be at least 1.")
+        if self.uncertainty:
+            check_extras(figures=False)
+        if self.out is not None:
+            check_writable(self.out)
+        model = open_captioner(self.run_folder, self.data or None, self.features or None)
+        counts = [0, self.samples] if self.samples else [0]
+        for count in counts:
+            model.members(count, self.seed)  # reject what cannot be done before any work
+        split = model.split(self.split)
+        for note in split.notes:
+            print(note, file=sys.stderr)
+        found = []
+        with steps(len(counts) * len(split.entries)) as advance:
+            for count in counts:
+                way = quality.way_name(model, count)
+                found.append(
+                    quality.measure(
+                        model,
+                        split,
+                        samples=count,
+                        beam=self.beam,
+                        seed=self.seed,
+                        progress=lambda images, way=way: advance(way, images),
+                    )
+                )
+        checks = [
+            quality.knows(model, split, q, self.beam, self.seed) for q in found if self.uncertainty
+        ]
+        if self.json:
+            for record in [*(q.as_json() for q in found), *(c.as_json() for c in checks)]:
+                print(json.dumps(record))
+        else:
+            captions = sum(len(entry.captions) for entry in split.entries)
+            print(
+                f"{self.run_folder}, {self.split}: {len(split.entries):,} images, {captions:,} captions"
+            )
+            print(text_table(*quality.quality_table(found)))
+            notes = {q.scores.note if q.scores else quality.NO_SCORES for q in found}
+            print("".join(f"{note}\n" for note in notes if note), end="")
+            for check in checks:
+                print(check.text())
+        if self.out is not None:
+            results = quality.results(found[-1], split)
+            content = json.dumps(results, ensure_ascii=False, indent=1)
+            write_atomically(
+                self.out, lambda temporary: Path(temporary).write_text(content, "utf-8")
+            )
+            if not self.json:
+                print(f"wrote {self.out}: the captions of {found[-1].way}")

@@ -1,0 +1,71 @@
+"""The words a model knows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+UNKNOWN, END = "<unk>", "<eos>"
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The words a model knows; a word's token is its index."""
+
+    words: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    @cached_property
+    def index(self) -> dict[str, int]:
+        return {word: number for number, word in enumerate(self.words)}
+
+    @property
+    def end(self) -> int:
+        return self.index[END]
+
+    @property
+    def unknown(self) -> int:
+        return self.index[UNKNOWN]
+
+    def encode(self, words: Iterable[str]) -> list[int]:
+        """Words as tokens; unknown words become `<unk>`."""
+        index, unknown = self.index, self.unknown
+        return [index.get(word, unknown) for word in words]
+
+    @classmethod
+    def build(
+        cls, lines: Iterable[list[str]], size: int | None = None, *, min_count: int = 1
+    ) -> Vocabulary:
+        """The words that occur `min_count` times or more, at most the `size` most frequent ones.
+
+        `<unk>` and `<eos>` are always among them.
+        """
+        counts: Counter[str] = Counter({UNKNOWN: 0, END: 0})
+        for line in lines:
+            counts.update(line)
+            counts[END] += 1
+        special = {UNKNOWN, END}
+        ranked = sorted(
+            (word for word in counts if counts[word] >= min_count or word in special),
+            key=lambda word: (-counts[word], word),
+        )
+        if size is not None and len(ranked) > size:
+            kept = set([word for word in ranked if word not in special][: size - 2]) | special
+            ranked = [word for word in ranked if word in kept]
+        return cls(tuple(ranked))
+
+    @classmethod
+    def read(cls, path: Path) -> Vocabulary:
+        """Read a file with one word per line."""
+        words = path.read_text(encoding="utf-8").split("\n")[:-1]
+        if UNKNOWN not in words or END not in words:
+            raise ValueError(f"{path} is not a vocabulary: it lacks {UNKNOWN} or {END}.")
+        return cls(tuple(words))
+
+    def text(self) -> str:
+        return "".join(f"{word}\n" for word in self.words)

@@ -1,0 +1,1 @@
+"""Images with captions: folders in the format of MSCOCO, and drawn scenes that need no download."""

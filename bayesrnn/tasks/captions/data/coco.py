@@ -1,0 +1,111 @@
+"""Captions in the format of MSCOCO: a folder `images`, and captions_{train,val,test}.json beside it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from bayesrnn.tasks.captions.data.captioned import Captioned, CaptionedImages
+from bayesrnn.tasks.captions.data.images import read_file
+
+_FILES = {
+    "train": "captions_train.json",
+    "valid": "captions_val.json",
+    "test": "captions_test.json",
+}
+
+
+def load_coco(folder: Path) -> CaptionedImages:
+    """The images and captions in a folder; images without a caption or a file are left out and counted."""
+    images = folder / "images"
+    if not images.is_dir():
+        raise ValueError(f"{folder} has no folder images.")
+    skipped: list[str] = []
+    splits = {}
+    for split, name in _FILES.items():
+        if split == "test" and not (folder / name).exists():
+            continue  # a model can be trained and chosen without one
+        splits[split], left_out = _read_split(folder / name, images)
+        skipped += left_out
+
+    return CaptionedImages(
+        folder.resolve().name, splits, lambda name: read_file(images / name), tuple(skipped)
+    )
+
+
+def _read_split(path: Path, images: Path) -> tuple[tuple[Captioned, ...], list[str]]:
+    """The captioned images of one file, in its order, and what was left out."""
+    content = _read_json(path)
+    names = {}
+    for image in _list(content, "images", path):
+        names[_field(image, "id", (int, str), "images", path)] = _safe_name(image, path)
+    captions: dict[str, list[str]] = {name: [] for name in names.values()}
+    strangers = empty = 0
+    for annotation in _list(content, "annotations", path):
+        image = _field(annotation, "image_id", (int, str), "annotations", path)
+        caption = _field(annotation, "caption", (str,), "annotations", path).strip()
+        if image not in names:
+            strangers += 1
+        elif not caption:
+            empty += 1
+        else:
+            captions[names[image]].append(caption)
+    missing = [name for name, said in captions.items() if said and not (images / name).is_file()]
+    silent = [name for name, said in captions.items() if not said]
+    skipped = [
+        _left_out("captions of images that are not listed", strangers, path),
+        _left_out("empty captions", empty, path),
+        _left_out("images without a caption", len(silent), path, silent),
+        _left_out(f"images that are not in {images.name}/", len(missing), path, missing),
+    ]
+    absent, ids = set(missing), {name: number for number, name in names.items()}
+    found = tuple(
+        Captioned(name, tuple(said), ids[name])
+        for name, said in captions.items()
+        if said and name not in absent
+    )
+    if not found:
+        raise ValueError(f"{path} has no image with a caption and a file in {images}.")
+    return found, [line for line in skipped if line]
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise ValueError(f"{path.parent} has no {path.name}.")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"{path} is not valid JSON: {error}.") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} is not in the caption format of MSCOCO: it is not an object.")
+    return content
+
+
+def _list(content: dict[str, Any], name: str, path: Path) -> list[Any]:
+    found = content.get(name)
+    if not isinstance(found, list):
+        raise ValueError(f"{path} is not in the caption format of MSCOCO: it has no list {name!r}.")
+    return found
+
+
+def _field(entry: Any, name: str, kinds: tuple[type, ...], part: str, path: Path) -> Any:
+    value = entry.get(name) if isinstance(entry, dict) else None
+    if not isinstance(value, kinds) or isinstance(value, bool):
+        expected = " or ".join({int: "a number", str: "a text"}[kind] for kind in kinds)
+        raise ValueError(f"{path}: an entry of {part!r} has no {name!r} that is {expected}.")
+    return value
+
+
+def _safe_name(image: Any, path: Path) -> str:
+    """The file name of an image, which must lie inside the folder of images."""
+    name = _field(image, "file_name", (str,), "images", path)
+    parts = PurePosixPath(name.replace("\\", "/"))
+    if not name or parts.is_absolute() or ".." in parts.parts or "\0" in name:
+        raise ValueError(f"{path}: the file name {name!r} is not one inside the folder of images.")
+    return name
+
+
+def _left_out(what: str, number: int, path: Path, names: list[str] | None = None) -> str:
+    example = f", such as {names[0]}" if names else ""
+    return f"{path.name}: left out {what}: {number:,}{example}" if number else ""

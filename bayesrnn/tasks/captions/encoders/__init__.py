@@ -1,0 +1,1 @@
+"""Frozen networks that turn an image into features."""

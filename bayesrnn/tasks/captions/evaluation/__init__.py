@@ -1,0 +1,1 @@
+"""Captions of trained models: decoding, scores, uncertainty."""

@@ -1,0 +1,139 @@
+"""Captions by beam search, from one set of weights or from the average of many at each word."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from bayesrnn.data.vocabulary import Vocabulary
+from bayesrnn.ensemble import LogMeanExp, evaluating, log_softmax
+from bayesrnn.methods import Member
+from bayesrnn.tasks.captions.model import Captioner, State
+
+LONGEST = 30
+"""Captions end after this many words."""
+IMAGES_AT_ONCE = 250
+
+
+@dataclass(frozen=True)
+class Caption:
+    """A decoded caption."""
+
+    tokens: tuple[int, ...]
+    """Its words, without the end."""
+    log_prob: float
+    """log p of its words, in nats, with the end if it has one."""
+    ended: bool
+    """Whether the model ended it; otherwise it was cut off."""
+
+    def text(self, vocabulary: Vocabulary) -> str:
+        return " ".join(vocabulary.words[token] for token in self.tokens)
+
+
+def decode(
+    model: nn.Module,
+    members: Sequence[Member],
+    features: Tensor,
+    vocabulary: Vocabulary,
+    *,
+    beam: int = 3,
+    longest: int = LONGEST,
+    progress: Callable[[int], None] = lambda images: None,
+) -> list[Caption]:
+    """The likeliest captions that beam search finds for images (N, F).
+
+    The probability of a word is the members' average, given the words before it; each member has its own
+    state. A beam of 1 is greedy. A wider beam may lose the greedy caption on the way and end with a less
+    likely one, so the greedy caption takes part as well: the result is never less likely. The unknown
+    word is not used.
+    """
+    if beam < 1 or longest < 1:
+        raise ValueError(f"beam = {beam} and the length {longest} must be at least 1.")
+    if not members:
+        raise ValueError("there are no weights to decode with.")
+    assert isinstance(model, Captioner)
+    captions: list[Caption] = []
+    with torch.no_grad(), evaluating(model):
+        for part in features.split(IMAGES_AT_ONCE):
+            found = _search(model, members, part, vocabulary, 1, longest)
+            if beam > 1:
+                wider = _search(model, members, part, vocabulary, beam, longest)
+                found = [
+                    max(pair, key=lambda caption: caption.log_prob)
+                    for pair in zip(found, wider, strict=True)
+                ]
+            captions += found
+            progress(len(part))
+    return captions
+
+
+def _search(
+    model: Captioner,
+    members: Sequence[Member],
+    features: Tensor,
+    vocabulary: Vocabulary,
+    beam: int,
+    longest: int,
+) -> list[Caption]:
+    """Beam search. Hypothesis k of image n is column n * beam + k; one that has ended stays as it is."""
+    images, end = len(features), vocabulary.end
+    ensemble = _Ensemble(model, members, features.repeat_interleave(beam, 0))
+    # At first the hypotheses of an image are equal: only one of them may be continued.
+    scores = torch.full((images, beam), float("-inf"), dtype=torch.float64)
+    scores[:, 0] = 0.0
+    ended = torch.zeros(images, beam, dtype=torch.bool)
+    tokens = torch.empty(images, beam, 0, dtype=torch.long)
+    last = torch.full((images * beam,), end)
+    for _ in range(longest):
+        log_probs = ensemble.next_word(last).double().view(images, beam, -1)
+        log_probs[..., vocabulary.unknown] = float("-inf")
+        # Of a caption that has ended, the only continuation is itself.
+        log_probs[ended] = float("-inf")
+        log_probs[..., end] = torch.where(ended, 0.0, log_probs[..., end])
+        scores, best = (scores[..., None] + log_probs).flatten(1).topk(beam)
+        parent, word = best // len(vocabulary), best % len(vocabulary)
+        ended = ended.gather(1, parent) | (word == end)
+        tokens = tokens.gather(1, parent[..., None].expand(-1, -1, tokens.shape[-1]))
+        tokens = torch.cat([tokens, word[..., None]], dim=-1)
+        # Every hypothesis still open is less likely than the best one, and can only become less so.
+        if ended[:, 0].all():
+            break
+        columns = (torch.arange(images)[:, None] * beam + parent).flatten()
+        ensemble.follow(columns)
+        last = word.flatten()
+    return [
+        _caption(tokens[n, 0].tolist(), scores[n, 0].item(), bool(ended[n, 0]), end)
+        for n in range(images)
+    ]
+
+
+def _caption(tokens: list[int], score: float, ended: bool, end: int) -> Caption:
+    words = tokens[: tokens.index(end)] if ended else tokens
+    return Caption(tuple(words), score, ended)
+
+
+class _Ensemble:
+    """The members' average prediction of the next word; each member carries a state of its own."""
+
+    def __init__(self, model: Captioner, members: Sequence[Member], features: Tensor) -> None:
+        self.model, self.members = model, members
+        self.states: list[State] = []
+        for member in members:
+            with member():
+                self.states.append(model.begin(features))
+
+    def next_word(self, last: Tensor) -> Tensor:
+        """log p (hypotheses, V) of each next word."""
+        average = LogMeanExp()
+        for index, member in enumerate(self.members):
+            with member():
+                logits, self.states[index] = self.model(last[None], self.states[index])
+            average.add(log_softmax(logits[0]))
+        return average.value
+
+    def follow(self, columns: Tensor) -> None:
+        """Go on with these hypotheses."""
+        self.states = [(h[:, columns], c[:, columns]) for h, c in self.states]

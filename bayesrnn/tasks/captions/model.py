@@ -1,0 +1,52 @@
+"""Show and Tell (Vinyals et al., 2016): an LSTM reads an image first, then the words of its caption."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+State = tuple[Tensor, Tensor]
+
+PADDING = -1
+"""In place of a word, after the end of a caption."""
+
+
+class Captioner(nn.Module):
+    """Features of an image, then words, through one LSTM; dropout on the non-recurrent connections."""
+
+    def __init__(
+        self, features: int, vocabulary: int, embedding: int, hidden: int, dropout: float = 0.0
+    ) -> None:
+        """`features` is the number of features of an image."""
+        super().__init__()
+        self.image = nn.Linear(features, embedding)
+        self.embedding = nn.Embedding(vocabulary, embedding)
+        self.lstm = nn.LSTM(embedding, hidden)
+        self.dropout = nn.Dropout(dropout)
+        self.out = nn.Linear(hidden, vocabulary)
+
+    def begin(self, features: Tensor) -> State:
+        """Features (N, F) of images -> the state in which their captions begin."""
+        _, state = self.lstm(self.dropout(self.image(features))[None])
+        return state
+
+    def forward(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        """Tokens (T, N) -> logits (T, N, V) of each next word, and the new state."""
+        output, after = self.lstm(self.dropout(self.embedding(x)), state)
+        return self.out(self.dropout(output)), after
+
+    def word_logits(self, features: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """Logits (words, V) of the words of whole captions: features (N, F), x and y (T, N).
+
+        x begins with the end-of-sentence token; y are the next words, and PADDING after the last. The
+        logits are those of y[y != PADDING]: padding, which comes last, has no part in them.
+        """
+        inputs = torch.cat([self.image(features)[None], self.embedding(x)])
+        output, _ = self.lstm(self.dropout(inputs))
+        return self.out(self.dropout(output[1:][y != PADDING]))
+
+    def nats(self, features: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """-log p(y), summed over the words of all captions."""
+        logits = self.word_logits(features, x, y)
+        return F.cross_entropy(logits, y[y != PADDING], reduction="sum")

@@ -1,0 +1,288 @@
+"""The sections of the report on caption runs."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from bayesrnn.evaluation.calibration import summarise
+from bayesrnn.evaluation.pruning import curve
+from bayesrnn.pruning import by_signal_to_noise
+from bayesrnn.report import calibration
+from bayesrnn.report.calibration import CalibrationRow
+from bayesrnn.report.figures import learning_curves
+from bayesrnn.report.html import picture, side_by_side, table
+from bayesrnn.report.weights import weights_html
+from bayesrnn.tasks.captions import figures
+from bayesrnn.tasks.captions.comparison import BEAM, Row, compare, comparison
+from bayesrnn.tasks.captions.data.images import decode
+from bayesrnn.tasks.captions.evaluation.quality import (
+    NO_SCORES,
+    Knowledge,
+    describe,
+    knows,
+)
+from bayesrnn.tasks.captions.photos import Word, caption_words
+from bayesrnn.tasks.captions.trained import Split, TrainedCaptioner
+from bayesrnn.training.experiment import Progress, ReportOptions, Section
+
+SHOWN = 24
+"""Number of photos on the page."""
+THUMBNAIL = 320
+"""Longest side of a photo on the page, in pixels."""
+DROPS = (0.0, 0.5, 0.7, 0.8, 0.85, 0.9, 0.95)
+
+
+def sections(
+    models: Sequence[TrainedCaptioner], options: ReportOptions, progress: Progress
+) -> list[Section]:
+    """Evaluate the models and write the sections of the page."""
+    rows = compare(models, samples=options.samples, seed=options.seed, progress=progress)
+    found = [
+        _comparison(rows),
+        _learning(models),
+        _photos(models, rows, options, progress),
+        _uncertainty(models, rows, options, progress),
+        _calibration(models, options, progress),
+    ]
+    found += [s for s in [_pruning(models, progress)] if s is not None]
+    for index, model in enumerate(models):
+        if model.method.posterior is not None:
+            progress(f"{model.name}: information in the weights")
+            body = weights_html(model.method.posterior, f"c{index}")
+            found.append(Section(f"posterior-{index}", f"The posterior of {model.name}", body))
+    return found
+
+
+def _comparison(rows: Sequence[Row]) -> Section:
+    found = comparison(rows)
+    notes = dict.fromkeys(
+        row.quality.scores.note if row.quality.scores else NO_SCORES for row in rows
+    )
+    note = (
+        "Perplexity per word of the reference captions, the end of a caption included: the lower "
+        "the better. BLEU-4 and CIDEr, times 100, are of the captions that a beam search of width"
+        f" {BEAM} finds: the higher the better. All are of the best epoch, without sampling (at a "
+        "posterior&rsquo;s mean), or with the probabilities of the weight samples averaged at "
+        "each word (MC)."
+    )
+    said = "".join(f"<p>{html.escape(text)}</p>" for text in notes if text)
+    body = f"<p>{note}</p>{said}{table(found.headings, found.cells)}"
+    return Section("comparison", "Comparison", body)
+
+
+def _learning(models: Sequence[TrainedCaptioner]) -> Section:
+    curves = {model.name: model.run.read_metrics("epoch") for model in models}
+    figure = learning_curves(
+        curves, valid="valid_perplexity", train="train_perplexity", label="perplexity"
+    )
+    drawn = picture(figure, "learning", "Perplexity by epoch, validation and training")
+    return Section("learning", "Learning curves", side_by_side([drawn]))
+
+
+# ---------------------------------------------------------------------- photos and their captions
+
+
+@dataclass(frozen=True)
+class _Said:
+    """What one run says of a photo."""
+
+    run: str
+    words: tuple[Word, ...]
+    confidence: float
+
+
+def _photos(
+    models: Sequence[TrainedCaptioner],
+    rows: Sequence[Row],
+    options: ReportOptions,
+    progress: Progress,
+) -> Section:
+    """A random sample of the photos on which the runs differ, each with what every run says "
+    "[F17, fig. 4]."""
+    split = models[0].split("test")
+    chosen, differing = _sample(split, rows, options.seed)
+    said: list[list[_Said]] = [[] for _ in chosen]
+    for model in models:
+        progress(f"{model.name}: captions of {len(chosen)} photos")
+        samples = _samples(model, options)
+        described = describe(
+            model,
+            model.split("test").features[chosen],
+            samples=samples,
+            beam=BEAM,
+            seed=options.seed,
+        )
+        for row in range(len(chosen)):
+            words = caption_words(model, described, row)
+            said[row].append(_Said(model.name, words, described.confidence[row].item()))
+    highest = max(_shade(word) for each in said for s in each for word in s.words)
+    cards = [
+        _card(split, index, captions, highest) for index, captions in zip(chosen, said, strict=True)
+    ]
+    which = (
+        f"A random sample (seed {options.seed}) of the {differing:,} of {len(split.entries):,} "
+        "test photos on which the runs&rsquo; captions differ. "
+        if len(models) > 1
+        else f"A random sample (seed {options.seed}) of the {len(split.entries):,} test photos. "
+    )
+    note = (
+        f"{which}The stronger a word&rsquo;s background, the higher the entropy of the prediction "
+        f"at its place; the strongest is {highest:.1f} nats, on one scale for all. Point at a word"
+        " for its numbers. The percentage is the confidence in the caption: the geometric mean of"
+        " its words&rsquo; probabilities."
+    )
+    body = f"<p>{note}</p><div class='photos'>{''.join(cards)}</div>"
+    return Section("photos", "Photos and captions", body)
+
+
+def _sample(split: Split, rows: Sequence[Row], seed: int) -> tuple[list[int], int]:
+    """The rows of the photos to show, and the number of photos on which the captions differ."""
+    texts = [(row.sampled or row.quality).texts for row in rows]
+    differ = [
+        index
+        for index, entry in enumerate(split.entries)
+        if len({said.get(entry.image) for said in texts}) > 1
+    ]
+    pool = differ if len(rows) > 1 and differ else list(range(len(split.entries)))
+    return sorted(random.Random(seed).sample(pool, min(SHOWN, len(pool)))), len(differ)
+
+
+def _card(split: Split, index: int, captions: Sequence[_Said], highest: float) -> str:
+    entry = split.entries[index]
+    lines = "".join(
+        f"<p class='text'><b>{html.escape(said.run)}</b> {_coloured(said.words, highest)} "
+        f"<span class='faint'>{said.confidence:.0%}</span></p>"
+        for said in captions
+    )
+    references = "".join(f"<li>{html.escape(text)}</li>" for text in entry.captions)
+    return (
+        f"<article>{_thumbnail(split, entry.image)}{lines}"
+        f"<details><summary>What people wrote</summary><ul>{references}</ul></details></article>"
+    )
+
+
+def _thumbnail(split: Split, name: str) -> str:
+    image = decode(split.images.read(name))
+    image.thumbnail((THUMBNAIL, THUMBNAIL))
+    out = io.BytesIO()
+    image.save(out, "JPEG", quality=80)
+    data = base64.b64encode(out.getvalue()).decode()
+    return (
+        f"<img src='data:image/jpeg;base64,{data}' alt='{html.escape(name, quote=True)}' "
+        f"width='{image.width}' height='{image.height}' loading='lazy'>"
+    )
+
+
+def _coloured(words: Sequence[Word], highest: float) -> str:
+    spans = []
+    for word in words[:-1] if words and words[-1].word == "<eos>" else words:
+        title = (
+            f"p {word.probability:.2g}, entropy {word.entropy:.2f} nats, "
+            f"mutual information {word.mutual_information:.3f} nats"
+        )
+        strength = _shade(word) / (highest or 1.0)
+        spans.append(
+            f"<span style='--u:{strength:.2f}' title='{title}'>{html.escape(word.word)}</span>"
+        )
+    return " ".join(spans)
+
+
+def _shade(word: Word) -> float:
+    return word.entropy
+
+
+# ---------------------------------------------------------------------- uncertainty, calibration, pruning
+
+
+def _uncertainty(
+    models: Sequence[TrainedCaptioner],
+    rows: Sequence[Row],
+    options: ReportOptions,
+    progress: Progress,
+) -> Section:
+    found: dict[str, Knowledge] = {}
+    for model, row in zip(models, rows, strict=True):
+        progress(f"{model.name}: confidence and noise")
+        for quality in [row.quality, *([row.sampled] if row.sampled else [])]:
+            found[f"{model.name}, {quality.way}"] = knows(
+                model, model.split("test"), quality, BEAM, options.seed
+            )
+    headings = [
+        *("run", "rank correlation with CIDEr", "entropy, photos", "entropy, noise"),
+        *("AUROC", "mutual information, photos", "mutual information, noise"),
+    ]
+    cells = [[name, *_numbers(knowledge)] for name, knowledge in found.items()]
+    curves = [k.rejection for k in found.values() if k.rejection is not None]
+    note = (
+        "A model that knows when it is wrong can keep silent: withholding the captions it is "
+        "least confident of should raise the CIDEr of the others, and the rank correlation of "
+        "confidence and CIDEr over the photos should be high. Images of random pixels show "
+        "nothing to describe: their captions should be less certain. Entropy and mutual "
+        "information are means over the words of the model&rsquo;s own captions, in nats; AUROC "
+        "is the probability that an image of noise has a higher mean entropy than a photo."
+    )
+    drawn = (
+        picture(figures.rejection_curves(curves), "rejection", "CIDEr by share withheld")
+        if curves
+        else ""
+    )
+    body = f"<p>{note}</p>{side_by_side([drawn]) if drawn else ''}{table(headings, cells)}"
+    return Section("uncertainty", "Uncertainty", body)
+
+
+def _numbers(knowledge: Knowledge) -> list[str]:
+    rank = "-" if knowledge.rejection is None else f"{knowledge.rejection.rank_correlation:.3f}"
+    gap = knowledge.noise
+    if gap is None:
+        return [rank, *["-"] * 5]
+    return [
+        rank,
+        f"{gap.photos:.3f}",
+        f"{gap.noise:.3f}",
+        f"{gap.auroc:.3f}",
+        f"{gap.photos_information:.4f}",
+        f"{gap.noise_information:.4f}",
+    ]
+
+
+def _calibration(
+    models: Sequence[TrainedCaptioner], options: ReportOptions, progress: Progress
+) -> Section:
+    rows = []
+    for model in models:
+        progress(f"{model.name}: calibration")
+        encoded = model.encoded(model.split("test"))
+        for count in dict.fromkeys([0, _samples(model, options)]):
+            words = model.beliefs(encoded, model.members(count, options.seed)).words
+            found = summarise(words.confidence, words.correct.float(), -words.log_prob, words.brier)
+            rows.append(CalibrationRow(model.name, count, found))
+    return calibration.section(rows, "word")
+
+
+def _pruning(models: Sequence[TrainedCaptioner], progress: Progress) -> Section | None:
+    curves: dict[str, Mapping[float, float]] = {}
+    for model in models:
+        if model.method.posterior is not None:
+            progress(f"{model.name}: pruning")
+            encoded = model.encoded(model.split("test"))
+            curves[model.name] = curve(
+                by_signal_to_noise(model.method.posterior),
+                lambda m=model, e=encoded: m.beliefs(e, m.method.resting()).perplexity,
+                DROPS,
+            )
+    if not curves:
+        return None
+    headings = ["run", *(f"{drop:.0%} dropped" for drop in DROPS)]
+    cells = [[name, *(f"{value:.2f}" for value in c.values())] for name, c in curves.items()]
+    drawn = picture(figures.pruning_curves(curves), "pruned", "Perplexity by share dropped")
+    note = "<p>Test perplexity with weights set to zero in the order of |&mu;|/&sigma;.</p>"
+    return Section("pruning", "Pruning", note + side_by_side([drawn]) + table(headings, cells))
+
+
+def _samples(model: TrainedCaptioner, options: ReportOptions) -> int:
+    return max(model.method.available([options.samples]) if options.samples else [], default=0)

@@ -1,0 +1,118 @@
+"""Captioned images with their features: what a run is trained and evaluated on."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bayesrnn.data.download import cache_folder
+from bayesrnn.tasks.captions.config import SHAPES, CaptionsConfig
+from bayesrnn.tasks.captions.data.captioned import SPLITS, CaptionedImages
+from bayesrnn.tasks.captions.data.coco import load_coco
+from bayesrnn.tasks.captions.data.shapes import load_shapes
+from bayesrnn.tasks.captions.encoders.encoder import EFFICIENTNET, Encoder, load_encoder
+from bayesrnn.tasks.captions.features import Features, check_key, extract, load_features
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A data set and the features of its images; images without features are left out."""
+
+    images: CaptionedImages
+    features: Features
+    notes: tuple[str, ...]
+    """What was left out, one line each."""
+
+
+def find_images(data: str) -> CaptionedImages:
+    """A data set by its name or folder."""
+    if data == SHAPES:
+        return load_shapes()
+    folder = Path(data).expanduser()
+    if not folder.is_dir():
+        raise ValueError(
+            f"--data {data}: no such folder; give one with images/ and captions_train.json, "
+            f"captions_val.json and captions_test.json, or use {SHAPES}."
+        )
+    return load_coco(folder)
+
+
+def default_encoder(data: str) -> str:
+    return SHAPES if data == SHAPES else EFFICIENTNET
+
+
+def load(config: CaptionsConfig, splits: Sequence[str] = SPLITS) -> Loaded:
+    """The data of a run, and the features of the images of some splits.
+
+    The features come from the file given by the settings, or are computed and kept in the cache.
+    """
+    images = find_images(config.data)
+    for split in splits:
+        if split not in images.splits and split != "test":
+            raise ValueError(f"{config.data} has no {split} split.")
+    chosen = {split: images.splits[split] for split in splits if split in images.splits}
+    names = [entry.image for split in chosen.values() for entry in split]
+    notes = list(images.skipped)
+    if config.features:
+        features = load_features(Path(config.features).expanduser())
+        source = config.features
+        if config.encoder_key:
+            check_key(features, config.encoder_key, source)
+    else:
+        encoder = load_encoder(config.encoder or default_encoder(config.data))
+        source = f"--encoder {encoder.name}"
+        if config.encoder_key and config.encoder_key != encoder.key:
+            raise ValueError(
+                f"{source} is {encoder.key}, but the run was trained with {config.encoder_key}; "
+                "use the encoder of the run."
+            )
+        features, skipped = cached_features(images, names, encoder, config.data)
+        notes += [f"left out {name}: {reason}" for name, reason in skipped.items()]
+    kept = {
+        split: tuple(entry for entry in entries if entry.image in features.index)
+        for split, entries in chosen.items()
+    }
+    for split, entries in kept.items():
+        lost = len(chosen[split]) - len(entries)
+        if not entries:
+            raise ValueError(f"no image of the {split} split of {config.data} is in {source}.")
+        if lost:
+            notes.append(f"{split}: left out images without features: {lost:,}")
+    return Loaded(replace(images, splits=kept), features, tuple(notes))
+
+
+def cached_features(
+    images: CaptionedImages, names: Sequence[str], encoder: Encoder, data: str
+) -> tuple[Features, dict[str, str]]:
+    """The features of images, from the cache where it has them; also the images left out, with the reason."""
+    place = data if data == SHAPES else str(Path(data).expanduser().resolve())
+    digest = hashlib.sha256(place.encode()).hexdigest()[:12]
+    path = cache_folder() / f"{images.name}-{digest}-{encoder.key}.features.safetensors"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(
+            f"cannot write {path}: {error.strerror}. Set BAYESRNN_CACHE to a folder that can be written."
+        ) from None
+    with encoding_progress(len(names)) as advance:
+        found = extract(names, images.read, encoder, path, advance)
+    return found.features, dict(found.skipped)
+
+
+@contextmanager
+def encoding_progress(images: int) -> Iterator[Callable[[int], None]]:
+    """A progress bar on standard error, for images that are being encoded."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("encoding images", total=images)
+        yield lambda count: bar.advance(task, count)
