@@ -41,9 +41,11 @@ class Describe:
         described, skipped = describe_photos(
             model, self.photos, samples=self.samples, beam=self.beam, seed=self.seed
         )
+        if not described:
+            path, reason = next(iter(skipped.items()))
+            rest = f" (and {len(skipped) - 1} more files)" if len(skipped) > 1 else ""
+            raise ValueError(f"{path}: {reason}{rest}.")
         for path, reason in skipped.items():
             print(f"left out {path}: {reason}", file=sys.stderr)
-        if not described:
-            raise ValueError(f"none of the {len(self.photos)} files is an image that can be read.")
         for photo in described:
             print(json.dumps(photo.as_json()) if self.json else photo.text())

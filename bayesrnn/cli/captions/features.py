@@ -42,11 +42,14 @@ class Features:
             print(f"stopped; run the same command again to go on with {self.out}.", file=sys.stderr)
             sys.exit(130)
         skipped = found.skipped
-        for name, reason in skipped.items():
-            print(f"left out {name}: {reason}", file=sys.stderr)
         kept = len(names) - len(skipped)
         if not kept:
-            raise ValueError(f"{self.images}: none of the {len(names)} images can be read.")
+            name, reason = next(iter(skipped.items()))
+            raise ValueError(
+                f"{self.images}: none of the {len(names)} images can be read ({name}: {reason})."
+            )
+        for name, reason in skipped.items():
+            print(f"left out {name}: {reason}", file=sys.stderr)
         if self.json:
             record = {"file": str(self.out), "encoder": encoder.key, "images": kept}
             record |= {"computed": found.computed, "skipped": dict(skipped)}

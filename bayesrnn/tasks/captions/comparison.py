@@ -49,11 +49,11 @@ def compare(
     for model in models:
         split = model.split("test")
         progress(f"{model.name}: test")
-        quality = measure(model, split, beam=beam)
+        quality = measure(model, split, beam=beam, meteor=False)
         sampled = None
         if samples and model.method.available([samples]):
             progress(f"{model.name}: test, {samples} samples")
-            sampled = measure(model, split, samples=samples, beam=beam, seed=seed)
+            sampled = measure(model, split, samples=samples, beam=beam, seed=seed, meteor=False)
         rows.append(_row(model, quality, sampled))
     return rows
 

@@ -26,7 +26,12 @@ def folder(tmp_path):
     (tmp_path / "images").mkdir()
     for name in ("a.jpg", "b.jpg", "c.jpg"):
         (tmp_path / "images" / name).write_bytes(name.encode())
-    _write(tmp_path, "train", [(1, "a.jpg"), (2, "b.jpg")], [(2, "A dog ."), (1, "A cat."), (2, "Dogs!")])
+    _write(
+        tmp_path,
+        "train",
+        [(1, "a.jpg"), (2, "b.jpg")],
+        [(2, "A dog ."), (1, "A cat."), (2, "Dogs!")],
+    )
     _write(tmp_path, "val", [(3, "c.jpg")], [(3, "a bird")])
     _write(tmp_path, "test", [(3, "c.jpg")], [(3, "a bird")])
     return tmp_path

@@ -83,7 +83,8 @@ def test_a_wider_beam_is_never_less_likely_and_a_very_wide_one_is_exact():
     model, features = _model(), _features()
     members = [torch.no_grad]
     found = {
-        beam: decode(model, members, features, WORDS, beam=beam, longest=4) for beam in (1, 2, 3, 200)
+        beam: decode(model, members, features, WORDS, beam=beam, longest=4)
+        for beam in (1, 2, 3, 200)
     }
     for beam in (2, 3, 200):
         for wide, greedy in zip(found[beam], found[1], strict=True):

@@ -68,7 +68,9 @@ def test_a_batch_padded_further_has_the_same_loss_and_gradients():
         model.zero_grad()
         loss = model.nats(*padded)
         loss.backward()
-        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
+        gradients.append(
+            torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+        )
     assert torch.equal(gradients[0] != 0, gradients[1] != 0)
     torch.testing.assert_close(gradients[0], gradients[1], rtol=0, atol=1e-13)
 
@@ -114,15 +116,15 @@ def test_one_pass_of_captions_pays_the_kl_once_and_counts_every_word_once(count)
     task = CaptionTask(config, encoded, encoded, 11)
 
     class Recorder:
-        model = captioner()
-        weights: list[float] = []
+        def __init__(self) -> None:
+            self.model = captioner()
+            self.weights: list[float] = []
 
         def step(self, closure, *, kl_weight, generator):
             self.weights.append(kl_weight)
             return methods.StepResult(closure())
 
     recorder = Recorder()
-    recorder.weights = []
     task.begin_epoch(0)
     done = [task.step(recorder, index, torch.Generator()) for index in range(len(task))]  # pyright: ignore
     assert sum(recorder.weights) * config.batch_size == pytest.approx(1)

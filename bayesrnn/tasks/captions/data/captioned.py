@@ -28,3 +28,5 @@ class CaptionedImages:
     """The content of an image file; ValueError if it cannot be read."""
     skipped: tuple[str, ...] = field(default=())
     """What was left out on reading, one line each."""
+    is_right: Callable[[str, str], bool] | None = None
+    """Whether a caption is true of the image with a name, if the data set can tell."""

@@ -77,7 +77,9 @@ def load_shapes(seed: int = 0, *, train: int = 4000, held_out: int = 500) -> Cap
         )
         for split in SPLITS
     }
-    return CaptionedImages("shapes", splits, partial(read_scene, seed=seed))
+    return CaptionedImages(
+        "shapes", splits, partial(read_scene, seed=seed), is_right=partial(is_right, seed=seed)
+    )
 
 
 def scene_name(split: str, index: int) -> str:
@@ -126,7 +128,7 @@ def draw(scene: Scene) -> Image:
     try:
         from PIL import Image, ImageDraw
     except ImportError:
-        raise ValueError("drawing scenes needs Pillow: pip install pillow.") from None
+        raise ValueError("drawing scenes needs Pillow: pip install 'bayesrnn[captions]'.") from None
     image = Image.new("RGB", (PIXELS * _FINER, PIXELS * _FINER), scene.background)
     pen = ImageDraw.Draw(image)
     for thing in scene.objects:

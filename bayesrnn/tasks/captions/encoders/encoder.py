@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,6 +54,8 @@ class Encoder:
 
 def load_encoder(name: str) -> Encoder:
     """An encoder by name: efficientnet-lite0, shapes, or timm:MODEL, or timm:MODEL=FILE with its weights."""
+    if find_spec("PIL") is None:
+        raise ValueError("images need Pillow: pip install 'bayesrnn[captions]'.")
     if name == EFFICIENTNET:
         return _efficientnet()
     if name == SHAPES:

@@ -48,10 +48,16 @@ class Quality:
     """The caption of each image, by its name."""
     confidence: Mapping[str, float]
     """The confidence in each caption, by the name of its image."""
+    right: float | None = None
+    """The share of captions that are true, where the data set can tell."""
 
     def as_json(self) -> dict[str, Any]:
-        values = asdict(self) | {"scores": self.scores.as_json() if self.scores else None}
-        del values["texts"], values["confidence"]
+        """The results, without those of single images."""
+        values = asdict(self)
+        for name in ("texts", "confidence"):
+            del values[name]
+        if self.scores is not None:
+            del values["scores"]["per_image"]
         return values
 
 
@@ -66,6 +72,10 @@ def quality_table(found: Sequence[Quality]) -> tuple[list[str], list[list[str]]]
         scores = quality.scores
         values = [None] * 7 if scores is None else [*scores.bleu, *_others(scores)]
         cells.append([quality.way, f"{quality.perplexity:.2f}", *map(percent, values)])
+        if any(q.right is not None for q in found):
+            cells[-1].append(percent(quality.right))
+    if any(q.right is not None for q in found):
+        headings.append("right (%)")
     return headings, cells
 
 
@@ -75,13 +85,14 @@ def percent(value: float | None) -> str:
 
 
 def results(quality: Quality, split: Split) -> list[dict[str, Any]]:
-    """The captions in MSCOCO's format for results, with the file's name and the confidence added."""
+    """The captions in MSCOCO's format for results, with the file's name, the confidence and CIDEr added."""
     return [
         {
             "image_id": entry.id,
             "file_name": entry.image,
             "caption": quality.texts[entry.image],
             "confidence": quality.confidence[entry.image],
+            "cider": None if quality.scores is None else quality.scores.per_image[entry.image],
         }
         for entry in split.entries
     ]
@@ -119,7 +130,7 @@ def measure(
     samples: int = 0,
     beam: int = 3,
     seed: int = 0,
-    java: bool | None = None,
+    meteor: bool = True,
     progress: Callable[[int], None] = lambda images: None,
 ) -> Quality:
     """Perplexity of a split's captions, and the scores of the model's own captions for its images."""
@@ -138,10 +149,18 @@ def measure(
         samples=samples,
         beam=beam,
         perplexity=perplexity,
-        scores=score(texts, split.references, java=java) if available() else None,
+        scores=score(texts, split.references, meteor=meteor) if available() else None,
         texts=texts,
         confidence=dict(zip(names, described.confidence.tolist(), strict=True)),
+        right=_share_right(split, texts),
     )
+
+
+def _share_right(split: Split, texts: Mapping[str, str]) -> float | None:
+    is_right = split.images.is_right
+    if is_right is None:
+        return None
+    return sum(is_right(text, name) for name, text in texts.items()) / len(texts)
 
 
 # ---------------------------------------------------------------------- does it know when it is wrong?

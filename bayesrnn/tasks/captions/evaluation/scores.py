@@ -45,12 +45,16 @@ def score(
     references: Mapping[str, Sequence[str]],
     *,
     java: bool | None = None,
+    meteor: bool = True,
 ) -> Scores:
-    """Score a sentence per image against the image's references; `java=None` uses Java if found."""
+    """Score a sentence per image against the image's references; `java=None` uses Java if found.
+
+    METEOR takes ten seconds to start; `meteor=False` leaves it out.
+    """
     _check(candidates, references)
     said = [[candidates[image]] for image in candidates]
     known = [list(references[image]) for image in candidates]
-    words, meteor, note = None, None, None
+    words, by_meteor, note = None, None, None
     without = "so the words were split by bayesrnn's own tokeniser and METEOR is left out."
     if java is False:
         note = f"Java was not used, {without}"
@@ -59,13 +63,13 @@ def score(
     else:
         try:
             words = _words_by_java(said), _words_by_java(known)
-            meteor = _meteor(*words)
+            by_meteor = _meteor(*words) if meteor else None
         except _JavaFailedError as error:
             note = f"Java was found but failed ({error}), {without}"
             if words is not None:
                 note = f"Java was found but failed at METEOR ({error}), which is left out."
     bleu, cider, rouge, each = _by_words(*(words or (_words(said), _words(known))))
-    return Scores(bleu, cider, rouge, meteor, dict(zip(candidates, each, strict=True)), note)
+    return Scores(bleu, cider, rouge, by_meteor, dict(zip(candidates, each, strict=True)), note)
 
 
 _PATIENCE = 900  # seconds; Java takes some 10 to start METEOR, and a broken one may never answer
