@@ -7,6 +7,7 @@ import io
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 from torch import nn
 
 from bayesrnn.tasks.captions import features as module
@@ -178,8 +179,17 @@ def test_timm_models(tmp_path):
     timm = pytest.importorskip("timm", reason="timm is not installed")
     network = timm.create_model("resnet18", num_classes=0)
     torch.save(network.state_dict(), tmp_path / "w.pth")
-    made = load_encoder(f"timm:resnet18={tmp_path / 'w.pth'}")
+    save_file(network.state_dict(), tmp_path / "w.safetensors")
+    made, again = (
+        load_encoder(f"timm:resnet18={tmp_path / n}") for n in ("w.pth", "w.safetensors")
+    )
     assert made.size == 512
+    assert made.key == again.key
+    pixels = torch.rand(2, 3, made.pixels, made.pixels)
+    torch.testing.assert_close(made.network(pixels), network.eval()(pixels))
+    save_file({"fc.weight": torch.zeros(3)}, tmp_path / "other.safetensors")
+    with pytest.raises(ValueError, match="cannot load timm:resnet18=.*it has no"):
+        load_encoder(f"timm:resnet18={tmp_path / 'other.safetensors'}")
     with pytest.raises(ValueError, match="no model"):
         load_encoder("timm:nosuchmodel")
     with pytest.raises(ValueError, match="no such file"):

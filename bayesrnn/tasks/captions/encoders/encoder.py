@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import safetensors.torch
 import torch
 from torch import Tensor, nn
 
@@ -139,15 +140,25 @@ def _timm(name: str) -> Encoder:
     model, _, file = name.removeprefix(TIMM).partition("=")
     if model not in timm.list_models():
         raise ValueError(f"timm has no model {model!r}; timm.list_models() lists them.")
-    options = {"pretrained": not file, "num_classes": 0}
-    if file:
-        if not Path(file).is_file():
-            raise ValueError(f"{name}: no such file {file}.")
-        options["pretrained"] = True
-        options["pretrained_cfg_overlay"] = {"file": file}
+    if file and not Path(file).is_file():
+        raise ValueError(f"{name}: no such file {file}.")
     try:
-        network = timm.create_model(model, **options)
+        network = timm.create_model(model, pretrained=not file, num_classes=0)
+        if file:
+            _load_weights(network, file)
     except Exception as error:  # whatever the hub, the file or the model raises
-        raise ValueError(f"cannot load {name}: {str(error).splitlines()[0]}") from None
+        first = next(iter(str(error).splitlines()), type(error).__name__)
+        raise ValueError(f"cannot load {name}: {first}") from None
     config = timm.data.resolve_model_data_config(network)
     return _encoder(name, network, config["input_size"][-1], config["mean"], config["std"])
+
+
+def _load_weights(network: nn.Module, file: str) -> None:
+    """Weights from a safetensors file, or from one of torch that holds tensors only."""
+    if file.endswith(".safetensors"):
+        state = safetensors.torch.load_file(file)
+    else:
+        state = torch.load(file, map_location="cpu", weights_only=True)
+    missing, _ = network.load_state_dict(state, strict=False)  # the file may have a classifier
+    if missing:
+        raise ValueError(f"it has no {missing[0]}, and {len(missing) - 1} more are missing.")
