@@ -46,6 +46,8 @@ class Compare:
             found = experiment.compare(
                 runs, options, lambda what: status.update(f"evaluating {what}")
             )
+        for note in found.notes:
+            print(note, file=sys.stderr)
         if self.json:
             print(json.dumps(list(found.rows)))
         else:

@@ -138,6 +138,8 @@ class Comparison:
     headings: Sequence[str]
     cells: Sequence[Sequence[str]]
     rows: Sequence[dict[str, Any]]
+    notes: Sequence[str] = ()
+    """What the reader should know of the data, one line each."""
 
 
 @dataclass(frozen=True)

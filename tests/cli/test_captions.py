@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import signal
@@ -10,9 +11,11 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bayesrnn.cli import main
+from bayesrnn.tasks.captions.data.images import decode
 from bayesrnn.tasks.captions.data.shapes import load_shapes, open_scene
 from bayesrnn.tasks.captions.evaluation import scores
 from tests.cli.test_language_model import fail as fail
@@ -148,7 +151,7 @@ def test_evaluate(captions_run, photos, tmp_path, capsys):
 
 
 def test_without_pycocoevalcap_perplexity_is_still_given(captions_run, capsys, monkeypatch):
-    monkeypatch.setattr("bayesrnn.tasks.captions.evaluation.quality.available", lambda: False)
+    monkeypatch.setattr("bayesrnn.tasks.captions.quality.available", lambda: False)
     capsys.readouterr()
     main(["captions", "evaluate", str(captions_run("bbb")), "--uncertainty"])
     text = capsys.readouterr().out
@@ -193,6 +196,50 @@ def test_the_report(captions_run, tmp_path, capsys):
         assert words in text
     main(["report", runs[1], "--out", str(page), "--samples", "0"])
     assert "A random sample (seed 0) of the 20 test photos." in page.read_text()
+
+
+@pytest.mark.usefixtures("quick_scores")
+def test_each_photo_of_the_report_has_its_own_picture_and_captions(captions_run, photos, tmp_path):
+    run, page, out = captions_run("bbb"), tmp_path / "page.html", tmp_path / "captions.json"
+    main(f"captions evaluate {run} --samples 2 --out {out}".split())
+    said = {entry["file_name"]: entry["caption"] for entry in json.loads(out.read_text())}
+    main(f"report {captions_run('dropout')} {run} --out {page} --samples 2".split())
+    articles = re.findall(r"<article>(.*?)</article>", page.read_text(), re.DOTALL)
+    assert len(articles) > 10
+    for article in articles:
+        name = re.findall(r"alt='(.*?)'", article)[0]
+        data = re.findall(r"base64,(.*?)'", article)[0]
+        shown = decode(base64.b64decode(data))
+        original = decode((photos / "images" / name).read_bytes())
+        difference = np.abs(np.asarray(shown, float) - np.asarray(original, float))
+        assert difference.mean() < 5, name
+        line = re.findall(r"<b>bbb</b> (.*?) <span class='faint'>", article, re.DOTALL)[0]
+        assert re.sub("<.*?>", "", line) == said[name]
+        strengths = [float(u) for u in re.findall(r"--u:([-0-9.]+)", article)]
+        assert all(0 <= u <= 1 for u in strengths)
+
+
+def test_features_of_other_images_with_the_same_names_are_refused(
+    fail, captions_run, photos, features, tmp_path
+):
+    swapped = write_coco(tmp_path / "swapped", {"train": 1, "valid": 1, "test": 20})
+    first, second = (swapped / "images" / f"test-0000{n}.png" for n in (0, 1))
+    first.write_bytes(second.read_bytes())
+    said = fail(
+        *("captions", "evaluate", captions_run("bbb"), "--data", swapped, "--features", features)
+    )
+    assert "was made from another image called test-00000.png" in said
+    said = fail(
+        *("captions", "train", "--data", photos, "--features", features, "--encoder", "timm:x"),
+        *("--run", tmp_path / "r"),
+    )
+    assert "holds features of shapes, not of --encoder timm:x" in said
+    said = fail(
+        *("captions", "train", "--data", photos, "--features", features, "--min-count", 99999),
+        *("--run", tmp_path / "r"),
+    )
+    assert "lower --min-count" in said
+    assert not (tmp_path / "r").exists()
 
 
 def test_features_again(photos, features, capsys, tmp_path):

@@ -41,7 +41,7 @@ class Evaluate:
         from bayesrnn.report.extras import check_extras
         from bayesrnn.report.table import text_table
         from bayesrnn.storage import check_writable, write_atomically
-        from bayesrnn.tasks.captions.evaluation import quality
+        from bayesrnn.tasks.captions import quality
         from bayesrnn.tasks.captions.trained import open_captioner
 
         if self.beam < 1:
@@ -71,9 +71,12 @@ class Evaluate:
                         progress=lambda images, way=way: advance(way, images),
                     )
                 )
-        checks = [
-            quality.knows(model, split, q, self.beam, self.seed) for q in found if self.uncertainty
-        ]
+        checks = []
+        if self.uncertainty:
+            noise, missing = quality.noise_features(model)
+            if missing:
+                print(missing, file=sys.stderr)
+            checks = [quality.knows(model, q, noise, self.seed) for q in found]
         if self.json:
             for record in [*(q.as_json() for q in found), *(c.as_json() for c in checks)]:
                 print(json.dumps(record))

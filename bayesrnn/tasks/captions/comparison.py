@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-from bayesrnn.tasks.captions.evaluation.quality import Quality, measure, percent
-from bayesrnn.tasks.captions.trained import TrainedCaptioner
+from bayesrnn.tasks.captions.quality import Quality, measure, percent
+from bayesrnn.tasks.captions.trained import TrainedCaptioner, check_same_images
 from bayesrnn.training.experiment import Comparison, Progress
 
 BEAM = 3
@@ -45,6 +45,7 @@ def compare(
     progress: Progress = lambda what: None,
 ) -> list[Row]:
     """Evaluate each run on the test split, without sampling and with."""
+    check_same_images(models)
     rows = []
     for model in models:
         split = model.split("test")
@@ -73,7 +74,7 @@ def _row(model: TrainedCaptioner, quality: Quality, sampled: Quality | None) -> 
     )
 
 
-def comparison(rows: Sequence[Row]) -> Comparison:
+def comparison(rows: Sequence[Row], notes: Sequence[str] = ()) -> Comparison:
     """The rows as a table; BLEU and CIDEr times 100. Columns of samples only if some run has them."""
     sampled = any(row.sampled is not None for row in rows)
     headings = ["run", "method", "weights", "words/s", "epochs", "val", "test", "BLEU-4", "CIDEr"]
@@ -91,7 +92,7 @@ def comparison(rows: Sequence[Row]) -> Comparison:
         ]
         for row in rows
     ]
-    return Comparison(headings, cells, [row.as_json() for row in rows])
+    return Comparison(headings, cells, [row.as_json() for row in rows], notes)
 
 
 def _cells(quality: Quality | None) -> list[str]:

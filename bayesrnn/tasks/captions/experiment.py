@@ -36,7 +36,7 @@ class CaptionsExperiment:
         return preset(given.get("preset", suits), given.get("method", "bbb"))
 
     def folder_name(self, config: CaptionsConfig) -> str:
-        name = config.preset if config.data == SHAPES else Path(config.data).resolve().name
+        name = SHAPES if config.data == SHAPES else Path(config.data).resolve().name
         return f"{name}-{config.preset}-{config.method}-{config.seed}"
 
     def prepare(self, config: CaptionsConfig, resumed: Run | None) -> Prepared:
@@ -54,6 +54,10 @@ class CaptionsExperiment:
         else:
             captions = (caption for entry in splits["train"] for caption in entry.captions)
             vocabulary = Vocabulary.build(map(ptb_tokens, captions), min_count=config.min_count)
+            if len(vocabulary) < 3:  # the marks of the end and of unknown words only
+                raise ValueError(
+                    f"no word of the training captions occurs {config.min_count} times; lower --min-count."
+                )
         config = replace(
             config,
             encoder=features.encoder,
@@ -89,10 +93,11 @@ class CaptionsExperiment:
         self, runs: Sequence[Run], options: CompareOptions, progress: Progress
     ) -> Comparison:
         from bayesrnn.tasks.captions.comparison import compare, comparison
-        from bayesrnn.tasks.captions.trained import trained_captioners
+        from bayesrnn.tasks.captions.trained import notes_of, trained_captioners
 
         models = trained_captioners(runs, options.data)
-        return comparison(compare(models, samples=options.samples, progress=progress))
+        rows = compare(models, samples=options.samples, progress=progress)
+        return comparison(rows, notes_of(models))
 
     def report(
         self, runs: Sequence[Run], options: ReportOptions, progress: Progress

@@ -109,11 +109,11 @@ def extract(
                     content = read(name)
                     digest = hashlib.sha256(content).hexdigest()
                     if store.digests.get(name) != digest:
-                        images[name] = decode(content), digest
+                        images[name] = encoder.prepare(decode(content)), digest
                 except ValueError as error:
                     skipped[name] = str(error)
             if images:
-                rows = encoder([image for image, _ in images.values()])
+                rows = encoder.encode([image for image, _ in images.values()])
                 store.add({n: d for n, (_, d) in images.items()}, rows)
                 computed += len(images)
             progress(len(group))

@@ -20,14 +20,15 @@ from bayesrnn.report.weights import weights_html
 from bayesrnn.tasks.captions import figures
 from bayesrnn.tasks.captions.comparison import BEAM, Row, compare, comparison
 from bayesrnn.tasks.captions.data.images import decode
-from bayesrnn.tasks.captions.evaluation.quality import (
+from bayesrnn.tasks.captions.photos import Word, caption_words
+from bayesrnn.tasks.captions.quality import (
     NO_SCORES,
     Knowledge,
     describe,
     knows,
+    noise_features,
 )
-from bayesrnn.tasks.captions.photos import Word, caption_words
-from bayesrnn.tasks.captions.trained import Split, TrainedCaptioner
+from bayesrnn.tasks.captions.trained import Split, TrainedCaptioner, notes_of
 from bayesrnn.training.experiment import Progress, ReportOptions, Section
 
 SHOWN = 24
@@ -43,7 +44,7 @@ def sections(
     """Evaluate the models and write the sections of the page."""
     rows = compare(models, samples=options.samples, seed=options.seed, progress=progress)
     found = [
-        _comparison(rows),
+        _comparison(rows, notes_of(models)),
         _learning(models),
         _photos(models, rows, options, progress),
         _uncertainty(models, rows, options, progress),
@@ -58,11 +59,10 @@ def sections(
     return found
 
 
-def _comparison(rows: Sequence[Row]) -> Section:
+def _comparison(rows: Sequence[Row], left_out: Sequence[str]) -> Section:
     found = comparison(rows)
-    notes = dict.fromkeys(
-        row.quality.scores.note if row.quality.scores else NO_SCORES for row in rows
-    )
+    scored = [row.quality.scores.note if row.quality.scores else NO_SCORES for row in rows]
+    notes = dict.fromkeys([*left_out, *scored])
     note = (
         "Perplexity per word of the reference captions, the end of a caption included: the lower "
         "the better. BLEU-4 and CIDEr, times 100, are of the captions that a beam search of width"
@@ -102,8 +102,7 @@ def _photos(
     options: ReportOptions,
     progress: Progress,
 ) -> Section:
-    """A random sample of the photos on which the runs differ, each with what every run says "
-    "[F17, fig. 4]."""
+    """A random sample of the photos on which the runs differ, with what each run says [F17, fig. 4]."""
     split = models[0].split("test")
     chosen, differing = _sample(split, rows, options.seed)
     said: list[list[_Said]] = [[] for _ in chosen]
@@ -206,12 +205,13 @@ def _uncertainty(
     progress: Progress,
 ) -> Section:
     found: dict[str, Knowledge] = {}
+    missing: list[str] = []
     for model, row in zip(models, rows, strict=True):
         progress(f"{model.name}: confidence and noise")
+        noise, why = noise_features(model)
+        missing += [why] if why else []
         for quality in [row.quality, *([row.sampled] if row.sampled else [])]:
-            found[f"{model.name}, {quality.way}"] = knows(
-                model, model.split("test"), quality, BEAM, options.seed
-            )
+            found[f"{model.name}, {quality.way}"] = knows(model, quality, noise, options.seed)
     headings = [
         *("run", "rank correlation with CIDEr", "entropy, photos", "entropy, noise"),
         *("AUROC", "mutual information, photos", "mutual information, noise"),
@@ -231,7 +231,9 @@ def _uncertainty(
         if curves
         else ""
     )
-    body = f"<p>{note}</p>{side_by_side([drawn]) if drawn else ''}{table(headings, cells)}"
+    said = "".join(f"<p>{html.escape(why)}</p>" for why in dict.fromkeys(missing))
+    shown = side_by_side([drawn]) if drawn else ""
+    body = f"<p>{note}</p>{said}{shown}{table(headings, cells)}"
     return Section("uncertainty", "Uncertainty", body)
 
 

@@ -12,7 +12,7 @@ import torch
 from bayesrnn.data.vocabulary import END
 from bayesrnn.report.table import text_table
 from bayesrnn.tasks.captions.data.images import decode, read_file
-from bayesrnn.tasks.captions.evaluation.quality import Described, alternatives, describe
+from bayesrnn.tasks.captions.quality import Described, alternatives, describe
 from bayesrnn.tasks.captions.trained import TrainedCaptioner
 
 
@@ -70,21 +70,22 @@ def describe_photos(
     model: TrainedCaptioner, paths: Sequence[Path], *, samples: int, beam: int, seed: int = 0
 ) -> tuple[list[DescribedPhoto], dict[str, str]]:
     """The captions of photos; also those that cannot be read, with the reason."""
-    images, skipped = {}, {}
+    names, rows, skipped = [], [], {}
     for path in paths:
         try:
-            images[str(path)] = decode(read_file(path))
+            rows.append(model.encoder([decode(read_file(path))]))
+            names.append(str(path))
         except ValueError as error:
             skipped[str(path)] = str(error)
-    if not images:
+    if not names:
         return [], skipped
     count = max(model.method.available([samples]) if samples else [], default=0)
-    features = torch.cat([model.encoder([image]) for image in images.values()])
+    features = torch.cat(rows)
     described = describe(model, features, samples=count, beam=beam, seed=seed)
     others = alternatives(model, features, count, beam=beam, seed=seed) if count else None
     return [
         _photo(model, name, described, row, count, others[row] if others else {})
-        for row, name in enumerate(images)
+        for row, name in enumerate(names)
     ], skipped
 
 

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+IMAGES_CHECKED = 50
+"""Number of images whose files are compared with the features of a ready-made file."""
+
+
 @dataclass(frozen=True)
 class Loaded:
     """A data set and the features of its images; images without features are left out."""
@@ -31,8 +35,8 @@ class Loaded:
     """What was left out, one line each."""
 
 
-def find_images(data: str) -> CaptionedImages:
-    """A data set by its name or folder."""
+def find_images(data: str, splits: Sequence[str] = SPLITS) -> CaptionedImages:
+    """Splits of a data set, by its name or folder."""
     if data == SHAPES:
         return load_shapes()
     folder = Path(data).expanduser()
@@ -41,7 +45,7 @@ def find_images(data: str) -> CaptionedImages:
             f"--data {data}: no such folder; give one with images/ and captions_train.json, "
             f"captions_val.json and captions_test.json, or use {SHAPES}."
         )
-    return load_coco(folder)
+    return load_coco(folder, splits)
 
 
 def default_encoder(data: str) -> str:
@@ -53,11 +57,8 @@ def load(config: CaptionsConfig, splits: Sequence[str] = SPLITS) -> Loaded:
 
     The features come from the file given by the settings, or are computed and kept in the cache.
     """
-    images = find_images(config.data)
-    for split in splits:
-        if split not in images.splits and split != "test":
-            raise ValueError(f"{config.data} has no {split} split.")
-    chosen = {split: images.splits[split] for split in splits if split in images.splits}
+    images = find_images(config.data, splits)
+    chosen = {split: images.splits[split] for split in splits}
     names = [entry.image for split in chosen.values() for entry in split]
     notes = list(images.skipped)
     if config.features:
@@ -65,6 +66,11 @@ def load(config: CaptionsConfig, splits: Sequence[str] = SPLITS) -> Loaded:
         source = config.features
         if config.encoder_key:
             check_key(features, config.encoder_key, source)
+        elif config.encoder and config.encoder != features.encoder:
+            raise ValueError(
+                f"{source} holds features of {features.encoder}, not of --encoder {config.encoder}."
+            )
+        _check_images(images, names, features, source)
     else:
         encoder = load_encoder(config.encoder or default_encoder(config.data))
         source = f"--encoder {encoder.name}"
@@ -86,6 +92,22 @@ def load(config: CaptionsConfig, splits: Sequence[str] = SPLITS) -> Loaded:
         if lost:
             notes.append(f"{split}: left out images without features: {lost:,}")
     return Loaded(replace(images, splits=kept), features, tuple(notes))
+
+
+def _check_images(
+    images: CaptionedImages, names: Sequence[str], features: Features, source: str
+) -> None:
+    """Raise ValueError if the features are of other images with the same names, as some of them show."""
+    known = [name for name in names if features.digests.get(name)]
+    for name in known[:: max(1, len(known) // IMAGES_CHECKED)]:
+        try:
+            content = images.read(name)
+        except ValueError:
+            continue  # what is not there cannot be mixed up
+        if hashlib.sha256(content).hexdigest() != features.digests[name]:
+            raise ValueError(
+                f"{source} was made from another image called {name}; compute the features of these images."
+            )
 
 
 def cached_features(

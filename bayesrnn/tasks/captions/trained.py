@@ -80,10 +80,7 @@ class TrainedCaptioner:
         config = self.config
         key = (config.data, config.features, config.encoder_key, name)
         if key not in self.splits:
-            loaded = load(config, (name,))
-            if name not in loaded.images.splits:
-                raise ValueError(f"{config.data} has no captions_{name}.json.")
-            self.splits[key] = _split(loaded, name)
+            self.splits[key] = _split(load(config, (name,)), name)
         return self.splits[key]
 
     def encoded(self, split: Split) -> Encoded:
@@ -139,8 +136,28 @@ def open_captioner(
     return trained_captioners([run], data, features)[0]
 
 
+def notes_of(models: Sequence[TrainedCaptioner], split: str = "test") -> list[str]:
+    """What was left out of the data of several models, each line once."""
+    return list(dict.fromkeys(note for model in models for note in model.split(split).notes))
+
+
+def check_same_images(models: Sequence[TrainedCaptioner], split: str = "test") -> None:
+    """Raise ValueError unless the models are evaluated on the same images and captions."""
+    first, *others = models
+    for other in others:
+        if other.split(split).entries != first.split(split).entries:
+            raise ValueError(
+                f"{first.name} and {other.name} have different {split} images "
+                f"({len(first.split(split).entries):,} and {len(other.split(split).entries):,}); "
+                "give --data to compare them on the same ones."
+            )
+
+
 def read_vocabulary(run: Run) -> Vocabulary:
-    return Vocabulary.read(run.folder / VOCABULARY)
+    path = run.folder / VOCABULARY
+    if not path.is_file():
+        raise ValueError(f"{run.folder} has no {VOCABULARY}; restore it from a copy.")
+    return Vocabulary.read(path)
 
 
 def _split(loaded: Loaded, name: str) -> Split:

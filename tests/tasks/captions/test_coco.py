@@ -51,7 +51,26 @@ def test_captions_by_image_in_the_order_of_the_file(folder):
 
 def test_a_data_set_without_a_test_split(folder):
     (folder / "captions_test.json").unlink()
-    assert set(load_coco(folder).splits) == {"train", "valid"}
+    assert set(load_coco(folder, ("train", "valid")).splits) == {"train", "valid"}
+    with pytest.raises(ValueError, match="has no captions_test.json"):
+        load_coco(folder)
+
+
+def test_only_the_splits_asked_for_are_read(folder):
+    (folder / "captions_train.json").unlink()
+    (folder / "captions_val.json").write_text("{")
+    assert set(load_coco(folder, ("test",)).splits) == {"test"}
+
+
+def test_ids_may_be_numbers_here_and_texts_there_but_not_of_two_images(folder):
+    _write(folder, "val", [("3", "c.jpg")], [(3, "a bird")])
+    assert load_coco(folder).splits["valid"] == (Captioned("c.jpg", ("a bird",), "3"),)
+    _write(folder, "val", [(3, "c.jpg"), (3, "a.jpg")], [(3, "a bird")])
+    with pytest.raises(ValueError, match="two images have the id 3"):
+        load_coco(folder)
+    # One file under two ids is one image.
+    _write(folder, "val", [(3, "c.jpg"), (4, "c.jpg")], [(3, "a bird"), (4, "a gull")])
+    assert load_coco(folder).splits["valid"] == (Captioned("c.jpg", ("a bird", "a gull"), 3),)
 
 
 def test_what_is_left_out_is_counted(folder):
@@ -59,13 +78,22 @@ def test_what_is_left_out_is_counted(folder):
         folder,
         "train",
         [(1, "a.jpg"), (2, "b.jpg"), (4, "gone.jpg"), (5, "c.jpg")],
-        [(1, "A cat."), (1, "  "), (9, "of nothing"), (4, "It is gone."), (2, "A dog.")],
+        [
+            (1, "A cat."),
+            (1, "  "),
+            (9, "of nothing"),
+            (4, "It is gone."),
+            (2, "A dog."),
+            (2, ". . ."),
+            (2, "far " * 101),
+        ],
     )
     data = load_coco(folder)
     assert [entry.image for entry in data.splits["train"]] == ["a.jpg", "b.jpg"]
     assert data.skipped == (
         "captions_train.json: left out captions of images that are not listed: 1",
-        "captions_train.json: left out empty captions: 1",
+        "captions_train.json: left out captions without words: 2",
+        "captions_train.json: left out captions of more than 100 words: 1",
         "captions_train.json: left out images without a caption: 1, such as c.jpg",
         "captions_train.json: left out images that are not in images/: 1, such as gone.jpg",
     )

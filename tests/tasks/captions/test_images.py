@@ -49,6 +49,7 @@ def test_grey_cmyk_palette_and_alpha():
 def test_sixteen_bits_a_pixel_keep_their_brightness():
     values = np.full((9, 9), 32768, dtype=np.uint16)
     assert _colour(_bytes(Image.fromarray(values)))[0] in (127, 128)
+    assert _colour(_bytes(Image.fromarray(values // 200)))[0] == 0  # nearly black stays so
     fractions = np.full((9, 9), 0.5, dtype=np.float32)
     assert _colour(_bytes(Image.fromarray(fractions), "TIFF"))[0] in (127, 128)
 
@@ -78,6 +79,8 @@ def test_what_cannot_be_read_is_refused_with_a_reason(monkeypatch):
         (b"this is a text, not an image", "not an image"),
         (whole[: len(whole) // 2], "damaged"),
         (_bytes(Image.new("RGB", (64, 64)))[:60], "damaged"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "not an image"),
+        (_bytes(Image.new("RGB", (8, 8)), "DDS"), "not an image"),
     ]:
         with pytest.raises(ValueError, match=reason):
             decode(content)

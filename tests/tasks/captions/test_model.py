@@ -8,10 +8,12 @@ import pytest
 import torch
 
 from bayesrnn import init, methods
+from bayesrnn.data.vocabulary import Vocabulary
 from bayesrnn.ensemble import log_softmax
 from bayesrnn.posterior import Posterior
 from bayesrnn.tasks.captions.config import preset
-from bayesrnn.tasks.captions.data.encoded import encode_tokens
+from bayesrnn.tasks.captions.data.captioned import Captioned
+from bayesrnn.tasks.captions.data.encoded import encode, encode_tokens
 from bayesrnn.tasks.captions.evaluation.words import word_beliefs
 from bayesrnn.tasks.captions.model import PADDING, Captioner
 from bayesrnn.tasks.captions.task import CaptionTask, build_method
@@ -143,3 +145,20 @@ def test_the_softmax_bias_is_an_ordinary_parameter():
     names = {slot.name for slot in method.posterior.layout}
     assert "out.bias" not in names
     assert {"image.weight", "embedding.weight", "lstm.weight_hh_l0", "out.weight"} <= names
+
+
+def test_a_caption_that_was_cut_off_has_no_end():
+    lines, image = [[3, 4], [5]], torch.tensor([0, 1])
+    encoded = encode_tokens(lines, image, torch.zeros(2, 7), END, [False, True])
+    assert encoded.lengths.tolist() == [2, 2]
+    assert encoded.y.tolist() == [[3, 4, PADDING], [5, END, PADDING]]
+    _, x, y = encoded.batch(encoded.image, encoded.y)
+    assert x.T.tolist() == [[END, 3], [END, 5]]
+    assert y.T.tolist() == [[3, 4], [5, END]]
+
+
+def test_the_mark_of_the_end_inside_a_caption_is_an_unknown_word():
+    words = Vocabulary(("<eos>", "<unk>", "a", "dog"))
+    split = [Captioned("x.jpg", ("a <eos> dog", "a <unk> cat"))]
+    encoded = encode(split, torch.zeros(1, 7), words)
+    assert encoded.y.tolist() == [[2, 1, 3, 0], [2, 1, 1, 0]]

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from bayesrnn.tasks.captions.data.captioned import Captioned, CaptionedImages
+from bayesrnn.tasks.captions.data.captioned import SPLITS, Captioned, CaptionedImages
 from bayesrnn.tasks.captions.data.images import read_file
+
+MOST_WORDS = 100
+"""Longer captions are left out: all are padded to the longest."""
 
 _FILES = {
     "train": "captions_train.json",
@@ -16,50 +20,56 @@ _FILES = {
 }
 
 
-def load_coco(folder: Path) -> CaptionedImages:
-    """The images and captions in a folder; images without a caption or a file are left out and counted."""
+def load_coco(folder: Path, splits: Sequence[str] = SPLITS) -> CaptionedImages:
+    """Splits of the data set in a folder; what cannot be used is left out and counted."""
     images = folder / "images"
     if not images.is_dir():
         raise ValueError(f"{folder} has no folder images.")
     skipped: list[str] = []
-    splits = {}
-    for split, name in _FILES.items():
-        if split == "test" and not (folder / name).exists():
-            continue  # a model can be trained and chosen without one
-        splits[split], left_out = _read_split(folder / name, images)
+    found = {}
+    for split in splits:
+        found[split], left_out = _read_split(folder / _FILES[split], images)
         skipped += left_out
 
     return CaptionedImages(
-        folder.resolve().name, splits, lambda name: read_file(images / name), tuple(skipped)
+        folder.resolve().name, found, lambda name: read_file(images / name), tuple(skipped)
     )
 
 
 def _read_split(path: Path, images: Path) -> tuple[tuple[Captioned, ...], list[str]]:
     """The captioned images of one file, in its order, and what was left out."""
     content = _read_json(path)
-    names = {}
+    names: dict[str, str] = {}  # by id, as text: some files write 7 here and "7" there
+    ids: dict[str, int | str] = {}
     for image in _list(content, "images", path):
-        names[_field(image, "id", (int, str), "images", path)] = _safe_name(image, path)
+        number, name = _field(image, "id", (int, str), "images", path), _safe_name(image, path)
+        if names.setdefault(str(number), name) != name:
+            raise ValueError(f"{path}: two images have the id {number}.")
+        ids.setdefault(name, number)
     captions: dict[str, list[str]] = {name: [] for name in names.values()}
-    strangers = empty = 0
+    strangers = empty = long = 0
     for annotation in _list(content, "annotations", path):
-        image = _field(annotation, "image_id", (int, str), "annotations", path)
-        caption = _field(annotation, "caption", (str,), "annotations", path).strip()
+        image = str(_field(annotation, "image_id", (int, str), "annotations", path))
+        text = _field(annotation, "caption", (str,), "annotations", path)
+        caption = text.encode("utf-8", "replace").decode().strip()  # JSON may hold half a character
         if image not in names:
             strangers += 1
-        elif not caption:
+        elif not any(map(str.isalnum, caption)):
             empty += 1
+        elif len(caption.split()) > MOST_WORDS:
+            long += 1
         else:
             captions[names[image]].append(caption)
     missing = [name for name, said in captions.items() if said and not (images / name).is_file()]
     silent = [name for name, said in captions.items() if not said]
     skipped = [
         _left_out("captions of images that are not listed", strangers, path),
-        _left_out("empty captions", empty, path),
+        _left_out("captions without words", empty, path),
+        _left_out(f"captions of more than {MOST_WORDS} words", long, path),
         _left_out("images without a caption", len(silent), path, silent),
         _left_out(f"images that are not in {images.name}/", len(missing), path, missing),
     ]
-    absent, ids = set(missing), {name: number for number, name in names.items()}
+    absent = set(missing)
     found = tuple(
         Captioned(name, tuple(said), ids[name])
         for name, said in captions.items()

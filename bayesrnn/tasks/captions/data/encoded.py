@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesrnn.data.vocabulary import Vocabulary
+from bayesrnn.data.vocabulary import END, UNKNOWN, Vocabulary
 from bayesrnn.tasks.captions.data.captioned import Captioned
 from bayesrnn.tasks.captions.data.tokens import ptb_tokens
 from bayesrnn.tasks.captions.model import PADDING
@@ -49,16 +49,23 @@ class Encoded:
 
 def encode(split: Sequence[Captioned], features: Tensor, vocabulary: Vocabulary) -> Encoded:
     """The captions of a split, whose images have the features (images, F), in order."""
-    lines = [vocabulary.encode(ptb_tokens(c)) for entry in split for c in entry.captions]
+    # A caption that contains the mark of the end itself does not end there.
+    words = (ptb_tokens(caption) for entry in split for caption in entry.captions)
+    lines = [vocabulary.encode(UNKNOWN if w == END else w for w in line) for line in words]
     image = [row for row, entry in enumerate(split) for _ in entry.captions]
     return encode_tokens(lines, torch.tensor(image), features, vocabulary.end)
 
 
 def encode_tokens(
-    lines: Sequence[Sequence[int]], image: Tensor, features: Tensor, end: int
+    lines: Sequence[Sequence[int]],
+    image: Tensor,
+    features: Tensor,
+    end: int,
+    ended: Sequence[bool] | None = None,
 ) -> Encoded:
-    """Captions given as tokens, without their end."""
+    """Captions given as tokens, without their end, which is added; not where `ended` is false."""
     y = torch.full((len(lines), 1 + max(map(len, lines))), PADDING, dtype=torch.int32)
     for row, tokens in enumerate(lines):
-        y[row, : len(tokens) + 1] = torch.tensor([*tokens, end], dtype=torch.int32)
+        whole = [*tokens, end] if ended is None or ended[row] else tokens
+        y[row, : len(whole)] = torch.tensor(whole, dtype=torch.int32)
     return Encoded(features, image, y, end)

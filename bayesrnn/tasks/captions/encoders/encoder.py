@@ -36,12 +36,16 @@ class Encoder:
     key: str
     """The name, and a digest of the weights and of the preparation: features of equal keys go together."""
 
-    @torch.no_grad()
     def __call__(self, images: Sequence[Image]) -> Tensor:
         """The features (N, size) of RGB images of any size."""
+        return self.encode([self.prepare(image) for image in images])
+
+    @torch.no_grad()
+    def encode(self, prepared: Sequence[Tensor]) -> Tensor:
+        """The features (N, size) of images that have been prepared."""
         device = next(self.network.parameters()).device
-        x = torch.stack([self.prepare(image) for image in images])
-        return self.network(x.to(device, memory_format=torch.channels_last)).cpu()
+        x = torch.stack(list(prepared)).to(device, memory_format=torch.channels_last)
+        return self.network(x).cpu()
 
     def prepare(self, image: Image) -> Tensor:
         """The middle square of an image, scaled to the network's size and normalised: (3, pixels, pixels)."""

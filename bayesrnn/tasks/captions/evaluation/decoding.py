@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -48,7 +49,8 @@ def decode(
     The probability of a word is the members' average, given the words before it; each member has its own
     state. A beam of 1 is greedy. A wider beam may lose the greedy caption on the way and end with a less
     likely one, so the greedy caption takes part as well: the result is never less likely. The unknown
-    word is not used.
+    word is not used. (With dropout every word has new masks, so that the same caption has another
+    probability each time; these statements are then true on average only.)
     """
     if beam < 1 or longest < 1:
         raise ValueError(f"beam = {beam} and the length {longest} must be at least 1.")
@@ -56,7 +58,10 @@ def decode(
         raise ValueError("there are no weights to decode with.")
     assert isinstance(model, Captioner)
     captions: list[Caption] = []
-    with torch.no_grad(), evaluating(model):
+    with torch.no_grad(), evaluating(model), ExitStack() as held:
+        if len(members) == 1:  # put in place once, not for every word
+            held.enter_context(members[0]())
+            members = [nullcontext]
         for part in features.split(IMAGES_AT_ONCE):
             found = _search(model, members, part, vocabulary, 1, longest)
             if beam > 1:

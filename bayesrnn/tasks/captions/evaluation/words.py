@@ -17,6 +17,8 @@ from bayesrnn.tasks.captions.model import PADDING, Captioner
 
 PROBABILITIES_AT_ONCE = 2**23
 """Upper limit on the probabilities in memory: 32 MB."""
+WORDS_AT_ONCE = 2**13
+"""Upper limit on the words whose states are in memory."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ def word_beliefs(
     assert isinstance(model, Captioner)
     lengths = captions.lengths
     order = lengths.argsort(stable=True)  # captions of similar length together: little padding
-    groups = _groups(order, lengths, PROBABILITIES_AT_ONCE // vocabulary)
+    groups = _groups(order, lengths, min(PROBABILITIES_AT_ONCE // vocabulary, WORDS_AT_ONCE))
     found: list[tuple[Tensor, Beliefs]] = []
     with torch.no_grad(), evaluating(model):
         for chosen in groups:

@@ -32,6 +32,16 @@ class Described:
         """Of each caption (images,): the geometric mean of its words' probabilities, from 0 to 1."""
         return self.beliefs.per_caption(self.beliefs.words.log_prob).exp()
 
+    @property
+    def mean_entropy(self) -> Tensor:
+        """Of the words of each caption (images,), in nats."""
+        return self.beliefs.per_caption(self.beliefs.words.entropy)
+
+    @property
+    def mean_information(self) -> Tensor:
+        """Mutual information of the words of each caption (images,), in nats."""
+        return self.beliefs.per_caption(self.beliefs.words.mutual_information)
+
 
 @dataclass(frozen=True)
 class Quality:
@@ -48,13 +58,17 @@ class Quality:
     """The caption of each image, by its name."""
     confidence: Mapping[str, float]
     """The confidence in each caption, by the name of its image."""
+    entropy: Tensor  # (images,)
+    """Mean entropy of the words of each caption, in nats."""
+    information: Tensor  # (images,)
+    """Mean mutual information of the words of each caption, in nats."""
     right: float | None = None
     """The share of captions that are true, where the data set can tell."""
 
     def as_json(self) -> dict[str, Any]:
         """The results, without those of single images."""
         values = asdict(self)
-        for name in ("texts", "confidence"):
+        for name in ("texts", "confidence", "entropy", "information"):
             del values[name]
         if self.scores is not None:
             del values["scores"]["per_image"]
@@ -88,7 +102,7 @@ def results(quality: Quality, split: Split) -> list[dict[str, Any]]:
     """The captions in MSCOCO's format for results, with the file's name, the confidence and CIDEr added."""
     return [
         {
-            "image_id": entry.id,
+            "image_id": entry.id if entry.id != "" else entry.image,
             "file_name": entry.image,
             "caption": quality.texts[entry.image],
             "confidence": quality.confidence[entry.image],
@@ -119,7 +133,9 @@ def describe(
     members = model.members(samples, seed)
     captions = model.decode(features, members, beam=beam, progress=progress)
     tokens = [caption.tokens for caption in captions]
-    encoded = encode_tokens(tokens, torch.arange(len(tokens)), features, model.vocabulary.end)
+    ended = [caption.ended for caption in captions]
+    end = model.vocabulary.end
+    encoded = encode_tokens(tokens, torch.arange(len(tokens)), features, end, ended)
     return Described(captions, model.beliefs(encoded, members))
 
 
@@ -152,6 +168,8 @@ def measure(
         scores=score(texts, split.references, meteor=meteor) if available() else None,
         texts=texts,
         confidence=dict(zip(names, described.confidence.tolist(), strict=True)),
+        entropy=described.mean_entropy,
+        information=described.mean_information,
         right=_share_right(split, texts),
     )
 
@@ -200,16 +218,14 @@ class Knowledge:
 
 
 def knows(
-    model: TrainedCaptioner, split: Split, quality: Quality, beam: int = 3, seed: int = 0
+    model: TrainedCaptioner, quality: Quality, noise: Tensor | None, seed: int = 0
 ) -> Knowledge:
-    """Compare confidence with CIDEr, and photos with images of noise."""
-    found = None if quality.scores is None else rejection(model.name, quality)
-    try:
-        noise = noise_features(model)
-    except ValueError:  # features of an encoder that is not at hand
-        return Knowledge(quality.way, found, None)
-    gap = noise_gap(model, split.features, noise, samples=quality.samples, beam=beam, seed=seed)
-    return Knowledge(quality.way, found, gap)
+    """Compare confidence with CIDEr, and photos with images of noise, by their features (N, F)."""
+    return Knowledge(
+        quality.way,
+        None if quality.scores is None else rejection(model.name, quality),
+        None if noise is None else noise_gap(model, quality, noise, seed),
+    )
 
 
 @dataclass(frozen=True)
@@ -224,9 +240,6 @@ class Rejection:
     """Mean CIDEr by the share of captions kept, by confidence."""
     best: Mapping[float, float]
     """The same if captions were withheld by their CIDEr: the most that is possible."""
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def rejection(run: str, quality: Quality) -> Rejection:
@@ -263,48 +276,38 @@ class NoiseGap:
     auroc: float
     """The probability that an image of noise has a higher mean entropy than a photo."""
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
-
-def noise_gap(
-    model: TrainedCaptioner,
-    photos: Tensor,
-    noise: Tensor,
-    *,
-    samples: int,
-    beam: int = 3,
-    seed: int = 0,
-) -> NoiseGap:
-    """Whether the model is less sure of images that show nothing: features (N, F) of both kinds."""
-    entropies, information = [], []
-    for features in (photos, noise):
-        beliefs = describe(model, features, samples=samples, beam=beam, seed=seed).beliefs
-        entropies.append(beliefs.per_caption(beliefs.words.entropy))
-        information.append(beliefs.per_caption(beliefs.words.mutual_information).mean().item())
+def noise_gap(model: TrainedCaptioner, quality: Quality, noise: Tensor, seed: int = 0) -> NoiseGap:
+    """Whether the model is less sure of images that show nothing, given their features (N, F)."""
+    said = describe(model, noise, samples=quality.samples, beam=quality.beam, seed=seed)
     return NoiseGap(
         run=model.name,
-        way=way_name(model, samples),
-        photos=entropies[0].mean().item(),
-        noise=entropies[1].mean().item(),
-        photos_information=information[0],
-        noise_information=information[1],
-        auroc=auroc(*entropies),
+        way=quality.way,
+        photos=quality.entropy.mean().item(),
+        noise=said.mean_entropy.mean().item(),
+        photos_information=quality.information.mean().item(),
+        noise_information=said.mean_information.mean().item(),
+        auroc=auroc(quality.entropy, said.mean_entropy),
     )
 
 
-def noise_features(model: TrainedCaptioner, images: int = 100, seed: int = 0) -> Tensor:
-    """The features of images of independent random pixels."""
+def noise_features(
+    model: TrainedCaptioner, images: int = 100, seed: int = 0
+) -> tuple[Tensor | None, str]:
+    """The features (N, F) of images of independent random pixels; None, and why, without their encoder."""
     from PIL import Image
 
+    try:
+        encoder = model.encoder
+    except ValueError as error:
+        return None, f"no images of noise: {error}"
     generator = torch.Generator().manual_seed(seed)
-    encoder = model.encoder
     shape = (encoder.pixels, encoder.pixels, 3)
     rows = []
     for _ in range(images):
         pixels = torch.randint(256, shape, generator=generator, dtype=torch.uint8)
         rows.append(encoder([Image.fromarray(pixels.numpy())]))
-    return torch.cat(rows)
+    return torch.cat(rows), ""
 
 
 def alternatives(
