@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -25,6 +27,19 @@ class Captioner(nn.Module):
         self.lstm = nn.LSTM(embedding, hidden)
         self.dropout = nn.Dropout(dropout)
         self.out = nn.Linear(hidden, vocabulary)
+
+    def copy(self) -> Captioner:
+        """A captioner of its own with the weights as they are now, to predict with."""
+        vocabulary, embedding = self.embedding.weight.shape
+        like = self.out.weight
+        twin = Captioner(self.image.in_features, vocabulary, embedding, self.lstm.hidden_size)
+        twin.to(like.device, like.dtype).requires_grad_(False).eval()
+        with torch.no_grad():
+            for name, weight in twin.named_parameters():
+                weight.copy_(
+                    attrgetter(name)(self)
+                )  # also where a posterior has taken the parameter's place
+        return twin
 
     def begin(self, features: Tensor) -> State:
         """Features (N, F) of images -> the state in which their captions begin."""

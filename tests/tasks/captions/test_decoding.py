@@ -20,13 +20,10 @@ from tests.tasks.captions.test_model import captioner
 WORDS = Vocabulary(("<eos>", "<unk>", "a", "dog", "cat"))
 
 
-def _model(end: float = 0.0):
-    """A captioner that is sure of itself; with a large `end` its captions are short."""
+def _model():
+    """A captioner whose captions have many lengths (found by trying seeds)."""
     model = captioner(len(WORDS))
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(4)
-        model.out.bias[WORDS.end] += end
+    init.uniform_(model, 3.0, generator=torch.Generator().manual_seed(5))
     return model
 
 
@@ -47,13 +44,14 @@ def _features(images: int = 40):
 
 @pytest.mark.parametrize("samples", [0, 3])
 def test_a_caption_has_the_log_probability_that_the_loss_computes(samples):
-    model, features = _model(end=1.5), _features()
+    model, features = _model(), _features()
     members = _members(model, samples)
     for beam in (1, 3):
         found = decode(model, members, features, WORDS, beam=beam, longest=20)
-        assert all(caption.ended for caption in found)
-        lines = [caption.tokens for caption in found]
-        encoded = encode_tokens(lines, torch.arange(len(lines)), features, WORDS.end)
+        lines, ended = [c.tokens for c in found], [c.ended for c in found]
+        assert len({len(line) for line, end in zip(lines, ended, strict=True) if end}) > 2
+        image = torch.arange(len(lines))
+        encoded = encode_tokens(lines, image, features, WORDS.end, ended)
         sums = word_beliefs(model, members, encoded, len(WORDS)).log_prob()
         assert [caption.log_prob for caption in found] == pytest.approx(sums.tolist(), rel=1e-9)
 
@@ -112,13 +110,23 @@ def test_a_narrow_beam_that_loses_the_greedy_caption_is_not_worse():
     features = _features(500)
     with torch.no_grad():
         alone, greedy = (
-            decoding._search(model, members, features, WORDS, beam, 20) for beam in (2, 1)
+            decoding._search([(model, torch.no_grad)], features, WORDS, beam, 20) for beam in (2, 1)
         )
     worse = [n for n in range(500) if alone[n].log_prob < greedy[n].log_prob - 1e-9]
     assert worse, "the seeds should give an example"
     both = decode(model, members, features[worse], WORDS, beam=2, longest=20)
     for n, caption in zip(worse, both, strict=True):
         assert caption.log_prob == pytest.approx(greedy[n].log_prob)
+
+
+def test_weights_that_do_not_fit_in_memory_are_drawn_again(monkeypatch):
+    model, features = _model(), _features()
+    members = _members(model, 3)
+    held = decode(model, members, features, WORDS, beam=3)
+    monkeypatch.setattr(decoding, "WEIGHTS_AT_ONCE", 1)
+    assert decode(model, members, features, WORDS, beam=3) == held
+    mean = decode(model, [torch.no_grad], features, WORDS, beam=3)
+    assert [caption.tokens for caption in mean] != [caption.tokens for caption in held]
 
 
 def test_the_unknown_word_is_never_said_and_long_captions_are_cut_off():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +17,8 @@ from bayesrnn.tasks.captions.model import Captioner, State
 LONGEST = 30
 """Captions end after this many words."""
 IMAGES_AT_ONCE = 250
+WEIGHTS_AT_ONCE = 2**28
+"""Upper limit on the weights of all samples in memory: 1 GB."""
 
 
 @dataclass(frozen=True)
@@ -58,26 +60,38 @@ def decode(
         raise ValueError("there are no weights to decode with.")
     assert isinstance(model, Captioner)
     captions: list[Caption] = []
-    with torch.no_grad(), evaluating(model), ExitStack() as held:
-        if len(members) == 1:  # put in place once, not for every word
-            held.enter_context(members[0]())
-            members = [nullcontext]
-        for part in features.split(IMAGES_AT_ONCE):
-            found = _search(model, members, part, vocabulary, 1, longest)
+    with torch.no_grad(), evaluating(model):
+        parts = _parts(model, members)
+        for some in features.split(IMAGES_AT_ONCE):
+            found = _search(parts, some, vocabulary, 1, longest)
             if beam > 1:
-                wider = _search(model, members, part, vocabulary, beam, longest)
+                wider = _search(parts, some, vocabulary, beam, longest)
                 found = [
                     max(pair, key=lambda caption: caption.log_prob)
                     for pair in zip(found, wider, strict=True)
                 ]
             captions += found
-            progress(len(part))
+            progress(len(some))
     return captions
 
 
+def _parts(model: Captioner, members: Sequence[Member]) -> list[tuple[Captioner, Member]]:
+    """Each member as a model with its weights, if they fit in memory: they are then not drawn at every word.
+
+    With dropout a member is more than its weights, and keeps to the model.
+    """
+    most = WEIGHTS_AT_ONCE // sum(weight.numel() for weight in model.copy().parameters())
+    if model.dropout.p > 0 or len(members) > most:
+        return [(model, member) for member in members]
+    parts: list[tuple[Captioner, Member]] = []
+    for member in members:
+        with member():
+            parts.append((model.copy(), nullcontext))
+    return parts
+
+
 def _search(
-    model: Captioner,
-    members: Sequence[Member],
+    parts: Sequence[tuple[Captioner, Member]],
     features: Tensor,
     vocabulary: Vocabulary,
     beam: int,
@@ -85,7 +99,7 @@ def _search(
 ) -> list[Caption]:
     """Beam search. Hypothesis k of image n is column n * beam + k; one that has ended stays as it is."""
     images, end = len(features), vocabulary.end
-    ensemble = _Ensemble(model, members, features.repeat_interleave(beam, 0))
+    ensemble = _Ensemble(parts, features.repeat_interleave(beam, 0))
     # At first the hypotheses of an image are equal: only one of them may be continued.
     scores = torch.full((images, beam), float("-inf"), dtype=torch.float64)
     scores[:, 0] = 0.0
@@ -123,19 +137,19 @@ def _caption(tokens: list[int], score: float, ended: bool, end: int) -> Caption:
 class _Ensemble:
     """The members' average prediction of the next word; each member carries a state of its own."""
 
-    def __init__(self, model: Captioner, members: Sequence[Member], features: Tensor) -> None:
-        self.model, self.members = model, members
+    def __init__(self, parts: Sequence[tuple[Captioner, Member]], features: Tensor) -> None:
+        self.parts = parts
         self.states: list[State] = []
-        for member in members:
+        for model, member in parts:
             with member():
                 self.states.append(model.begin(features))
 
     def next_word(self, last: Tensor) -> Tensor:
         """log p (hypotheses, V) of each next word."""
         average = LogMeanExp()
-        for index, member in enumerate(self.members):
+        for index, (model, member) in enumerate(self.parts):
             with member():
-                logits, self.states[index] = self.model(last[None], self.states[index])
+                logits, self.states[index] = model(last[None], self.states[index])
             average.add(log_softmax(logits[0]))
         return average.value
 
