@@ -15,9 +15,11 @@ import numpy as np
 import pytest
 
 from bayesrnn.cli import main
+from bayesrnn.data.download import cache_folder
 from bayesrnn.tasks.captions.data.images import decode
 from bayesrnn.tasks.captions.data.shapes import load_shapes, open_scene
 from bayesrnn.tasks.captions.evaluation import scores
+from bayesrnn.tasks.captions.features import load_features
 from tests.cli.test_language_model import fail as fail
 
 OPTIONS = (
@@ -260,6 +262,7 @@ def test_features_again(photos, features, capsys, tmp_path):
     assert "left out b.jpg: the file is empty" in said.err
 
 
+@pytest.mark.usefixtures("quick_scores")
 def test_features_are_computed_and_cached_when_no_file_is_given(photos, tmp_path, capsys):
     words = f"captions train --method lstm --data {photos} --epochs 1 {OPTIONS}"
     broken = write_coco(tmp_path / "broken", {"train": 40, "valid": 10, "test": 10})
@@ -270,6 +273,11 @@ def test_features_are_computed_and_cached_when_no_file_is_given(photos, tmp_path
     assert "left out train-00002.png: not an image in a known format" in said.err
     assert "left out images that are not in images/: 1, such as train-00003.png" in said.err
     assert json.loads(said.out)["epoch"] == 1
+    # A damaged file in the cache is made again.
+    (kept,) = cache_folder().glob("broken-*.safetensors")
+    kept.write_bytes(kept.read_bytes()[:-100])
+    main(f"captions evaluate {tmp_path / 'run'} --split train".split())
+    assert len(load_features(kept).index) == 38
 
 
 def test_bad_input(fail, captions_run, trained, photos, tmp_path):

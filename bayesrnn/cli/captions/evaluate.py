@@ -41,7 +41,7 @@ class Evaluate:
         from bayesrnn.report.extras import check_extras
         from bayesrnn.report.table import text_table
         from bayesrnn.storage import check_writable, write_atomically
-        from bayesrnn.tasks.captions import quality
+        from bayesrnn.tasks.captions import knowledge, quality
         from bayesrnn.tasks.captions.trained import open_captioner
 
         if self.beam < 1:
@@ -73,10 +73,10 @@ class Evaluate:
                 )
         checks = []
         if self.uncertainty:
-            noise, missing = quality.noise_features(model)
+            noise, missing = knowledge.noise_features(model)
             if missing:
                 print(missing, file=sys.stderr)
-            checks = [quality.knows(model, q, noise, self.seed) for q in found]
+            checks = [knowledge.knows(model, q, noise, self.seed) for q in found]
         if self.json:
             for record in [*(q.as_json() for q in found), *(c.as_json() for c in checks)]:
                 print(json.dumps(record))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from bayesrnn.report.figures import axes_figure, label_text, line_style, styled
-from bayesrnn.tasks.captions.quality import Rejection
+from bayesrnn.tasks.captions.knowledge import Rejection
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -20,14 +20,9 @@ from bayesrnn.report.weights import weights_html
 from bayesrnn.tasks.captions import figures
 from bayesrnn.tasks.captions.comparison import BEAM, Row, compare, comparison
 from bayesrnn.tasks.captions.data.images import decode
+from bayesrnn.tasks.captions.knowledge import Knowledge, knows, noise_features
 from bayesrnn.tasks.captions.photos import Word, caption_words
-from bayesrnn.tasks.captions.quality import (
-    NO_SCORES,
-    Knowledge,
-    describe,
-    knows,
-    noise_features,
-)
+from bayesrnn.tasks.captions.quality import NO_SCORES, describe
 from bayesrnn.tasks.captions.trained import Split, TrainedCaptioner, notes_of
 from bayesrnn.training.experiment import Progress, ReportOptions, Section
 

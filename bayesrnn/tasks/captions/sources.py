@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bayesrnn.data.download import cache_folder
 from bayesrnn.tasks.captions.config import SHAPES, CaptionsConfig
@@ -16,10 +16,6 @@ from bayesrnn.tasks.captions.data.coco import load_coco
 from bayesrnn.tasks.captions.data.shapes import load_shapes
 from bayesrnn.tasks.captions.encoders.encoder import EFFICIENTNET, Encoder, load_encoder
 from bayesrnn.tasks.captions.features import Features, check_key, extract, load_features
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 IMAGES_CHECKED = 50
 """Number of images whose files are compared with the features of a ready-made file."""
@@ -60,7 +56,7 @@ def load(config: CaptionsConfig, splits: Sequence[str] = SPLITS) -> Loaded:
     images = find_images(config.data, splits)
     chosen = {split: images.splits[split] for split in splits}
     names = [entry.image for split in chosen.values() for entry in split]
-    notes = list(images.skipped)
+    notes, skipped = list(images.skipped), {}
     if config.features:
         features = load_features(Path(config.features).expanduser())
         source = config.features
@@ -86,7 +82,8 @@ def load(config: CaptionsConfig, splits: Sequence[str] = SPLITS) -> Loaded:
         for split, entries in chosen.items()
     }
     for split, entries in kept.items():
-        lost = len(chosen[split]) - len(entries)
+        unreadable = sum(entry.image in skipped for entry in chosen[split])
+        lost = len(chosen[split]) - len(entries) - unreadable
         if not entries:
             raise ValueError(f"no image of the {split} split of {config.data} is in {source}.")
         if lost:
@@ -116,13 +113,19 @@ def cached_features(
     """The features of images, from the cache where it has them; also the images left out, with the reason."""
     place = data if data == SHAPES else str(Path(data).expanduser().resolve())
     digest = hashlib.sha256(place.encode()).hexdigest()[:12]
-    path = cache_folder() / f"{images.name}-{digest}-{encoder.key}.features.safetensors"
+    key = re.sub(r"[^\w.-]", "-", encoder.key)
+    path = cache_folder() / f"{images.name}-{digest}-{key}.features.safetensors"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ValueError(
             f"cannot write {path}: {error.strerror}. Set BAYESRNN_CACHE to a folder that can be written."
         ) from None
+    if path.exists():
+        try:
+            load_features(path)
+        except ValueError:  # damaged: what is in the cache can be made again
+            path.unlink()
     with encoding_progress(len(names)) as advance:
         found = extract(names, images.read, encoder, path, advance)
     return found.features, dict(found.skipped)

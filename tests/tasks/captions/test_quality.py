@@ -11,13 +11,14 @@ import torch
 from bayesrnn.data.vocabulary import Vocabulary
 from bayesrnn.evaluation.beliefs import Beliefs
 from bayesrnn.evaluation.ranks import rank_correlation
-from bayesrnn.tasks.captions import quality
+from bayesrnn.tasks.captions import knowledge
 from bayesrnn.tasks.captions.data.captioned import Captioned, CaptionedImages
 from bayesrnn.tasks.captions.evaluation.decoding import Caption
 from bayesrnn.tasks.captions.evaluation.scores import Scores
 from bayesrnn.tasks.captions.evaluation.words import CaptionBeliefs
+from bayesrnn.tasks.captions.knowledge import rejection
 from bayesrnn.tasks.captions.photos import caption_words
-from bayesrnn.tasks.captions.quality import Described, Quality, rejection, results
+from bayesrnn.tasks.captions.quality import Described, Quality, results
 from bayesrnn.tasks.captions.trained import Split, TrainedCaptioner, check_same_images
 
 NAMES = [f"{n}.jpg" for n in range(10)]
@@ -103,9 +104,9 @@ def test_the_words_of_a_caption():
 
 
 def test_noise_against_photos(monkeypatch):
-    monkeypatch.setattr(quality, "describe", lambda model, noise, **options: _described())
+    monkeypatch.setattr(knowledge, "describe", lambda model, noise, **options: _described())
     model = cast(TrainedCaptioner, SimpleNamespace(name="run"))
-    gap = quality.noise_gap(model, _quality(), torch.zeros(2, 3))
+    gap = knowledge.noise_gap(model, _quality(), torch.zeros(2, 3))
     assert (gap.photos, gap.noise) == (4.5, 2.5)  # the mean of 0 to 9, and of 1 and 4
     assert gap.photos_information == 0.25
     assert gap.noise_information == pytest.approx(0.5)
