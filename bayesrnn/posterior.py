@@ -134,7 +134,8 @@ class Posterior:
         Args:
             model: any module. Make the optimiser afterwards.
             prior: see `bayesrnn.variational.priors`; anything with `log_prob` will do.
-            select: names ("lstm.*", a list of them) or a predicate; None for all that train.
+            select: names ("lstm.*", a list of them) or a predicate; None for all that train, but for the
+                gains and biases of normalisation layers, which a prior around 0 would switch off.
             sigma_init: a number or a rule from `bayesrnn.init`; by default a tenth of each
                 tensor's root mean square.
             kl_gradient: "sampled" differentiates log q - log p at each draw, as the paper does;
@@ -207,7 +208,7 @@ class Posterior:
     @contextmanager
     def mean(self) -> Iterator[None]:
         """Inside the block the model holds mu, whatever it held outside."""
-        with self.weights.holding(self.weights.resting()):
+        with self.weights.holding(None):
             yield
 
     @torch.no_grad()
@@ -325,9 +326,11 @@ class Posterior:
         return fit(self.mu.detach(), gaussian.sigma_from_rho(self.rho.detach()))
 
     def __repr__(self) -> str:
+        norms = len(self.weights.left_out)
+        kept = f", {norms} gains and biases of norms left out" if norms else ""
         return (
             f"Posterior({type(self.model).__name__}, {self.layout.size:,} Bayesian weights in "
-            f"{len(self.layout.slots)} tensors, prior={self.prior})"
+            f"{len(self.layout.slots)} tensors{kept}, prior={self.prior})"
         )
 
     # ------------------------------------------------------------------ state

@@ -21,6 +21,11 @@ def versions(*tensors: Tensor) -> tuple[int, ...]:
     return tuple(tensor._version for tensor in tensors)
 
 
+def has_hooks(parameter: Tensor) -> bool:
+    """Whether anything is to be called with its gradient; torch can add such hooks, but not list them."""
+    return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
+
+
 def module_inside(model: nn.Module) -> nn.Module:
     """The module that torch.compile wrapped, whose names do not begin with "_orig_mod."."""
     return getattr(model, "_orig_mod", model)

@@ -86,3 +86,15 @@ def test_a_failure_of_the_code_is_not_taken_for_one_of_the_machine():
         torch.compile(breaks, backend="eager", fullgraph=True)(torch.ones(2))
     assert not torch_private.is_of_the_machine(caught.value)
     assert torch_private.is_of_the_machine(RuntimeError("no C++ compiler"))
+
+
+def test_hooks_of_a_parameter_are_seen():
+    from bayesrnn.torch_private import has_hooks
+
+    for register in ("register_hook", "register_post_accumulate_grad_hook"):
+        parameter = nn.Parameter(torch.zeros(2))
+        assert not has_hooks(parameter)
+        handle = getattr(parameter, register)(lambda grad: None)
+        assert has_hooks(parameter)
+        handle.remove()
+        assert not has_hooks(parameter)

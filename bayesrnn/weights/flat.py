@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,6 +25,7 @@ from bayesrnn.weights.select import (
     check_model,
     choose,
     lay_out,
+    left_out,
 )
 from bayesrnn.weights.state import StateByWeight
 
@@ -38,7 +42,10 @@ class FlatWeights:
     def __init__(self, model: nn.Module, select: Select = None) -> None:
         self.model = model = torch_private.module_inside(model)
         check_model(model)
-        chosen = choose(model, _candidates(model), select)
+        candidates = _candidates(model)
+        chosen = choose(model, candidates, select)
+        self.left_out: Sequence[str] = left_out(candidates, select)
+        """Gains and biases of normalisation layers that stay ordinary parameters."""
         self.layout = lay_out(chosen)
         self.dtype = chosen[0].parameter.dtype
         self._chosen = chosen
@@ -47,6 +54,7 @@ class FlatWeights:
         """The flat parameters by kind: mu, rho, ..."""
         self.prefix = ""
         self._replaced: list[weakref.ref[Any]] = []
+        self._blocks: list[_Block] = []
         self._held: Sequence[Tensor] = ()
         self._at_rest: Sequence[Tensor] = ()
 
@@ -145,22 +153,48 @@ class FlatWeights:
             return [part.view(slot.shape).detach().requires_grad_() for part, slot in parts]
 
     @contextmanager
-    def holding(self, leaves: Sequence[Tensor]) -> Iterator[None]:
-        """Inside the block the model holds these tensors; after it, and after an error, what it held."""
+    def holding(self, leaves: Sequence[Tensor] | None) -> Iterator[None]:
+        """Inside the block the model holds these tensors, or with None the mean; after it, what it held.
+
+        There is one model: blocks of several threads or tasks cannot be open at the same time.
+        """
         self.check()
-        before, resting = self._held, self.at_rest
+        block = self._open(leaves)
         try:
-            self._hold(leaves)
+            self._hold(self._wanted())
             yield
             self.check()
         finally:
-            # mu may have got other memory inside the block, or the model been released.
-            before = self._at_rest if resting or not self._at_rest else before
+            last = self._blocks[-1] is block
+            self._blocks = [other for other in self._blocks if other is not block]
             try:
-                self._hold(before)
+                self._hold(self._wanted())
             except BaseException:  # interrupted half way
-                self._hold(before)
+                self._hold(self._wanted())
                 raise
+        if not last:
+            raise ValueError(
+                "blocks of sample() were closed in another order than they were opened, so the model may "
+                "have held another block's weights inside this one. Close the inner block first; in "
+                "generators and tasks, give each its own copy of the posterior (copy.deepcopy)."
+            )
+
+    def _open(self, leaves: Sequence[Tensor] | None) -> _Block:
+        """A new block on top of those of the same thread and task."""
+        block = _Block(leaves, _current_thread_and_task())
+        with _OPENING:
+            if self._blocks and self._blocks[-1].owner != block.owner:
+                raise ValueError(
+                    "the model holds weights sampled in another thread or task. Take turns with a lock, or "
+                    "give each its own copy of the posterior (copy.deepcopy)."
+                )
+            self._blocks.append(block)
+        return block
+
+    def _wanted(self) -> Sequence[Tensor]:
+        """What the innermost open block holds; outside all blocks, and once released, the mean."""
+        leaves = self._blocks[-1].leaves if self._blocks else None
+        return self._at_rest if leaves is None or not self._at_rest else leaves
 
     def resting(self) -> Sequence[Tensor]:
         """The tensors over mu that the model holds outside all blocks."""
@@ -290,6 +324,16 @@ class FlatWeights:
                 parameter.grad = None if grad is None else grad.to(parameter.device, wide)
         self.refresh()
 
+    def before_step(self, decayed: dict[int, float]) -> None:
+        """An optimiser is about to step parameters with these ids under this weight decay."""
+        for kind, parameter in self.flat.items():
+            if kind != "mu" and decayed.get(id(parameter)):
+                raise ValueError(
+                    f"weight_decay={decayed[id(parameter)]:g} would pull {kind} to 0, which is no prior of "
+                    "the weights. Make the optimiser with weight_decay=0: the posterior's prior takes its "
+                    "place."
+                )
+
     def stepped(self, parameters: set[int]) -> None:
         """An optimiser has stepped the parameters with these ids."""
         if not self._at_rest:
@@ -317,7 +361,7 @@ class FlatWeights:
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_replaced": []}
+        return {**self.__dict__, "_replaced": [], "_blocks": []}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """A copy holds its own mean, also where it was made inside a block."""
@@ -329,6 +373,25 @@ class FlatWeights:
             self._at_rest, self._seen = self._held, ()
             self._addresses = [leaf.data_ptr() for leaf in self._held]
         optimisers.tell(self)
+
+
+@dataclass(frozen=True, eq=False)
+class _Block:
+    """An open block: what the model holds inside it (None for the mean), and who opened it."""
+
+    leaves: Sequence[Tensor] | None
+    owner: tuple[int, int]
+
+
+_OPENING = threading.Lock()
+
+
+def _current_thread_and_task() -> tuple[int, int]:
+    task = None
+    if "asyncio" in sys.modules:
+        with suppress(RuntimeError):  # no event loop in this thread
+            task = sys.modules["asyncio"].current_task()
+    return threading.get_ident(), 0 if task is None else id(task)
 
 
 def _bound_in(model: nn.Module) -> list[FlatWeights]:

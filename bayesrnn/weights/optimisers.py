@@ -1,4 +1,4 @@
-"""Knowing when an optimiser has stepped: a fused one is not counted, and some train the wrong weights."""
+"""Knowing when an optimiser steps: fused ones are not counted, some train or decay what they should not."""
 
 from __future__ import annotations
 
@@ -6,10 +6,17 @@ from typing import Any, Protocol
 from weakref import WeakSet
 
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 
 class Stepped(Protocol):
+    def before_step(self, decayed: dict[int, float]) -> None:
+        """An optimiser is about to step parameters with these ids under this weight decay."""
+        ...
+
     def stepped(self, parameters: set[int]) -> None:
         """An optimiser has stepped the parameters with these ids."""
         ...
@@ -19,11 +26,20 @@ def tell(watcher: Stepped) -> None:
     """Tell a watcher of every step of every optimiser, for as long as it lives."""
     _watchers.add(watcher)
     if not _hooks:
+        _hooks.append(register_optimizer_step_pre_hook(_before_step))
         _hooks.append(register_optimizer_step_post_hook(_after_step))
 
 
 _watchers: WeakSet[Stepped] = WeakSet()
 _hooks: list[Any] = []
+
+
+def _before_step(optimizer: Optimizer, *_: Any) -> None:
+    decaying = [group for group in optimizer.param_groups if group.get("weight_decay")]
+    if decaying:
+        decayed = {id(p): group["weight_decay"] for group in decaying for p in group["params"]}
+        for watcher in list(_watchers):
+            watcher.before_step(decayed)
 
 
 def _after_step(optimizer: Optimizer, *_: Any) -> None:

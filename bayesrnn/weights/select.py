@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from functools import partial
+from types import CellType, FunctionType
 
 from torch import Tensor, nn
 
+from bayesrnn.torch_private import has_hooks
 from bayesrnn.weights.layout import Kind, Layout, Slot
 
 Select = str | Sequence[str] | Callable[[str, Tensor], bool] | None
-"""Which parameters: a name pattern such as "lstm.*", several of them, a predicate, or None for all."""
+"""Which parameters: a name pattern such as "lstm.*", several of them, a predicate, or None for all but the
+gains and biases of normalisation layers."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +44,18 @@ def choose(model: nn.Module, candidates: list[SharedTensor], select: Select) -> 
     """The candidates that `select` names, checked: one dtype, one device, nothing that cannot be sampled."""
     chosen = _choose(candidates, select)
     _check_same_kind(chosen)
+    _check_hooks(chosen)
     _check_references(model, chosen)
     return chosen
+
+
+def left_out(candidates: list[SharedTensor], select: Select) -> list[str]:
+    """The gains and biases of normalisation layers, which are Bayesian only if `select` names them.
+
+    A prior around 0 would pull a gain to 0, and with it the output of the layer.
+    """
+    norms = [t.name for t in _trainable(candidates) if _is_of_norm(t)] if select is None else []
+    return norms if len(norms) < len(_trainable(candidates)) else []
 
 
 def candidates_of(model: nn.Module, leave_out: Container[int]) -> list[SharedTensor]:
@@ -73,9 +87,10 @@ def lay_out(chosen: list[SharedTensor]) -> Layout:
 
 
 def _choose(tensors: list[SharedTensor], select: Select) -> list[SharedTensor]:
-    trainable = [t for t in tensors if t.parameter.requires_grad and not _is_empty(t.parameter)]
+    trainable = _trainable(tensors)
     if select is None:
-        chosen = trainable
+        omitted = left_out(tensors, select)
+        chosen = [t for t in trainable if t.name not in omitted]
     elif callable(select):
         chosen = [t for t in trainable if select(t.name, t.parameter)]
     else:
@@ -91,6 +106,17 @@ def _choose(tensors: list[SharedTensor], select: Select) -> list[SharedTensor]:
         )
         raise ValueError(f"no parameter of the model is Bayesian: {why}")
     return chosen
+
+
+def _trainable(tensors: list[SharedTensor]) -> list[SharedTensor]:
+    return [t for t in tensors if t.parameter.requires_grad and not _is_empty(t.parameter)]
+
+
+def _is_of_norm(tensor: SharedTensor) -> bool:
+    """Whether it is a gain or bias of a normalisation layer, of torch's or of anybody's."""
+    if nn.parameter.is_lazy(tensor.parameter) or tensor.parameter.dim() > 1:
+        return False
+    return any("norm" in type(place.module).__name__.lower() for place in tensor.places)
 
 
 def _is_empty(parameter: Tensor) -> bool:
@@ -185,19 +211,64 @@ def check_model(model: nn.Module) -> None:
             )
 
 
+def _check_hooks(chosen: list[SharedTensor]) -> None:
+    """Raise if a weight has hooks: they belong to the parameter, which the model will no longer use."""
+    for tensor in chosen:
+        if has_hooks(tensor.parameter):
+            raise ValueError(
+                f"the weight {tensor.name!r} has a hook on its gradient, which would never be called; remove "
+                "it before wrapping, or leave the weight out with select=."
+            )
+
+
 def _check_references(model: nn.Module, chosen: list[SharedTensor]) -> None:
-    """Raise if a module keeps a chosen parameter in a plain list or dict, where it cannot be replaced."""
+    """Raise if a module keeps a chosen parameter where it cannot be replaced: in a container, a closure."""
     wanted = {id(tensor.parameter): tensor.name for tensor in chosen}
     for prefix, module in model.named_modules():
         for attribute, value in vars(module).items():
-            if attribute.startswith("_"):
+            if attribute in _OF_TORCH:
                 continue
-            if not isinstance(value, dict | list | tuple):
-                continue
-            for item in value.values() if isinstance(value, dict) else value:
+            for item, kind in _inside(value):
                 if id(item) in wanted:
                     raise ValueError(
-                        f"{prefix or 'the model'} keeps the weight {wanted[id(item)]!r} in the plain "
-                        f"{type(value).__name__} {attribute!r} too, where it cannot be sampled; look it up "
-                        "by attribute instead, or use nn.ParameterList."
+                        f"{prefix or 'the model'} keeps the weight {wanted[id(item)]!r} in the {kind} "
+                        f"{attribute!r} too, where it cannot be sampled; look it up by attribute instead, or "
+                        "use nn.ParameterList."
                     )
+
+
+_OF_TORCH = {
+    *(name for name in vars(nn.Module()) if "forward" not in name),
+    *("_flat_weights", "_flat_weight_refs"),  # of nn.RNNBase, which follows its attributes
+}
+"""Attributes in which torch itself keeps parameters; forward hooks are the user's."""
+
+
+def _inside(value: object, depth: int = 4) -> Iterator[tuple[object, str]]:
+    """What a container holds, or a function has closed over, and what kind of thing that is."""
+    parts: Iterable[object] = ()
+    kind = f"plain {type(value).__name__}"
+    if isinstance(value, dict):
+        parts = value.values()
+    elif isinstance(value, list | tuple | set | frozenset):
+        parts = value
+    elif isinstance(value, FunctionType):
+        parts, kind = (
+            [c.cell_contents for c in value.__closure__ or () if not _is_bare(c)],
+            "function",
+        )
+    elif isinstance(value, partial):
+        parts, kind = [value.func, *value.args, *value.keywords.values()], "function"
+    for part in parts:
+        yield part, kind
+        if depth:
+            yield from ((item, kind) for item, _ in _inside(part, depth - 1))
+
+
+def _is_bare(cell: CellType) -> bool:
+    """Whether a closure's variable has no value yet."""
+    try:
+        _ = cell.cell_contents
+    except ValueError:
+        return True
+    return False

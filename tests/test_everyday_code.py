@@ -1,0 +1,297 @@
+"""What people do around a posterior: it works, or is refused with its cure, and never silently wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import functools
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+import bayesrnn
+
+PRIOR = bayesrnn.Normal(1.0)
+X = torch.linspace(-1, 1, 15).view(5, 3)
+
+
+def _model() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+
+
+def _posterior() -> bayesrnn.Posterior:
+    return bayesrnn.Posterior(_model(), PRIOR, sigma_init=0.5)
+
+
+def _at_rest(posterior: bayesrnn.Posterior) -> bool:
+    weight = posterior.model.get_submodule("0").weight
+    assert isinstance(weight, torch.Tensor)
+    return torch.equal(weight.flatten(), posterior.mu[: weight.numel()])
+
+
+# ---------------------------------------------------------------------- optimisers
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.AdamW, torch.optim.SGD])
+def test_weight_decay_on_rho_is_refused_before_it_does_anything(optimizer):
+    posterior = _posterior()
+    steps = optimizer(posterior.model.parameters(), lr=0.1, weight_decay=0.01)
+    posterior.backward(lambda: posterior.model(X).square().sum(), kl_weight=0.1)
+    mu, rho = posterior.mu.detach().clone(), posterior.rho.detach().clone()
+    with pytest.raises(ValueError, match="weight_decay=0.01 would pull rho to 0.*weight_decay=0:"):
+        steps.step()
+    assert torch.equal(posterior.mu, mu)
+    assert torch.equal(posterior.rho, rho)
+    optimizer(posterior.model.parameters(), lr=0.1, weight_decay=0).step()
+    assert not torch.equal(posterior.rho, rho)
+
+
+def test_weight_decay_on_other_models_and_on_ordinary_parameters_is_nobodys_business():
+    posterior = _posterior()
+    other = nn.Linear(3, 1)
+    other(X).sum().backward()
+    torch.optim.AdamW(other.parameters()).step()
+    model = _model()
+    posterior = bayesrnn.Posterior(model, PRIOR, select="0.*")
+    posterior.backward(lambda: model(X).square().sum(), kl_weight=0.1)
+    groups = [
+        {"params": [posterior.mu, posterior.rho], "weight_decay": 0.0},
+        {"params": list(posterior.weights.ordinary_parameters())},
+    ]
+    torch.optim.AdamW(groups, lr=0.1).step()
+
+
+def test_weight_decay_on_the_step_sizes_of_sharpening_is_refused():
+    sharpened = bayesrnn.Sharpened(_posterior(), loss_scale=1.0)
+    sharpened.backward(lambda: sharpened.posterior.model(X).square().sum(), kl_weight=0.1)
+    groups = [
+        {"params": [p], "weight_decay": 0.1 * (p is sharpened.kappa)}
+        for p in sharpened.parameters()
+    ]
+    with pytest.raises(ValueError, match="would pull kappa to 0"):
+        torch.optim.SGD(groups, lr=0.1).step()
+
+
+# ---------------------------------------------------------------------- norms
+
+
+class Normed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(3, 8), nn.LayerNorm(8), nn.Linear(8, 2)
+        self.root = RMSNormOfSomeone(8)
+
+    def forward(self, x):
+        return self.last(self.root(self.norm(self.first(x))))
+
+
+class RMSNormOfSomeone(nn.Module):
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(size))
+
+    def forward(self, x):
+        return self.gain * x / x.square().mean(-1, keepdim=True).sqrt()
+
+
+def test_gains_of_norms_are_left_out_unless_they_are_named():
+    posterior = bayesrnn.Posterior(Normed(), PRIOR)
+    names = {slot.name for slot in posterior.layout}
+    assert names == {"first.weight", "first.bias", "last.weight", "last.bias"}
+    assert posterior.weights.left_out == ["norm.weight", "norm.bias", "root.gain"]
+    assert "3 gains and biases of norms left out" in repr(posterior)
+    trained = {id(p) for p in posterior.parameters()}
+    assert id(posterior.model.norm.weight) in trained  # pyright: ignore
+    every = bayesrnn.Posterior(Normed(), PRIOR, select="*")
+    assert {"norm.weight", "norm.bias", "root.gain"} < {slot.name for slot in every.layout}
+    assert "left out" not in repr(every)
+    assert "left out" not in repr(_posterior())
+    # A model of nothing else is meant to be Bayesian.
+    assert bayesrnn.Posterior(nn.LayerNorm(4), PRIOR).layout.size == 8
+
+
+def test_a_normed_network_learns_under_a_prior_around_0(tmp_path):
+    torch.manual_seed(0)
+    x = torch.randn(300, 3)
+    y = (x[:, 0] * x[:, 1] > 0).long()
+    model = Normed()
+    posterior = bayesrnn.Posterior(model, bayesrnn.Normal(0.5), sigma_init=0.02)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    for _ in range(300):
+        optimizer.zero_grad()
+        posterior.backward(lambda: nn.functional.cross_entropy(model(x), y), kl_weight=1 / 300)
+        optimizer.step()
+    assert model.norm.weight.abs().mean() > 0.5
+    path = tmp_path / "p.safetensors"
+    posterior.save(path)
+    again = bayesrnn.Posterior.load(path, Normed())
+    torch.testing.assert_close(again.model(x), model(x))
+
+
+# ---------------------------------------------------------------------- weights kept elsewhere, and hooks
+
+
+class Keeps(nn.Module):
+    def __init__(self, keep) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+        self._kept = keep(self.layer.weight)
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+@pytest.mark.parametrize(
+    "keep",
+    [
+        lambda w: [w],
+        lambda w: {"deep": [(1, {"w": w})]},
+        lambda w: {w},
+        lambda w: functools.partial(torch.add, w),
+        lambda w: lambda x: x @ w.T,
+        lambda w: [lambda x: x @ w.T],
+    ],
+    ids=["private list", "nested", "set", "partial", "closure", "closure in a list"],
+)
+def test_a_weight_that_is_kept_elsewhere_is_refused(keep):
+    model = Keeps(keep)
+    with pytest.raises(ValueError, match="keeps the weight 'layer.weight' in the .*'_kept'"):
+        bayesrnn.Posterior(model, PRIOR)
+    assert isinstance(model.layer.weight, nn.Parameter)  # nothing was touched
+    bayesrnn.Posterior(model, PRIOR, select="layer.bias")
+
+
+def test_a_forward_hook_that_closed_over_a_weight_is_refused():
+    model = _model()
+    weight = model[0].weight
+    model.register_forward_hook(lambda module, args, output: output + weight.sum())
+    with pytest.raises(ValueError, match="keeps the weight '0.weight' in the .*'_forward_hooks'"):
+        bayesrnn.Posterior(model, PRIOR)
+
+
+def test_what_is_kept_but_no_weight_is_no_matter():
+    model = _model()
+    model.register_forward_hook(lambda module, args, output: None)
+    model.notes = {"numbers": [1, 2], "self": (model,)}  # pyright: ignore
+    bayesrnn.Posterior(nn.LSTM(3, 4), PRIOR)
+    bayesrnn.Posterior(model, PRIOR)
+
+
+@pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_a_weight_with_a_hook_is_refused(register):
+    model = _model()
+    handle = getattr(model[2].weight, register)(lambda grad: None)
+    with pytest.raises(ValueError, match="'2.weight' has a hook on its gradient"):
+        bayesrnn.Posterior(model, PRIOR)
+    bayesrnn.Posterior(model, PRIOR, select="0.*")
+    handle.remove()
+    bayesrnn.Posterior(_model(), PRIOR)
+
+
+# ---------------------------------------------------------------------- blocks, threads and tasks
+
+
+def test_blocks_closed_out_of_order_are_noticed_and_leave_the_mean():
+    posterior = _posterior()
+    first, second = posterior.sample(), posterior.sample()
+    first.__enter__()
+    second.__enter__()
+    with pytest.raises(ValueError, match="closed in another order"):
+        first.__exit__(None, None, None)
+    assert not _at_rest(posterior)  # the second is still open
+    second.__exit__(None, None, None)
+    assert _at_rest(posterior)
+    with posterior.sample(), posterior.sample():
+        assert not _at_rest(posterior)
+    assert _at_rest(posterior)
+
+
+def test_an_error_inside_blocks_closed_out_of_order_is_the_one_that_is_seen():
+    posterior = _posterior()
+    first, second = posterior.sample(), posterior.sample()
+    first.__enter__()
+    second.__enter__()
+    error = KeyError("mine")
+    assert not first.__exit__(KeyError, error, None)  # so `with` raises it on
+    second.__exit__(None, None, None)
+    assert _at_rest(posterior)
+
+
+def test_generators_that_take_turns_are_noticed():
+    posterior = _posterior()
+
+    def sampled():
+        with posterior.sample():
+            for _ in range(2):
+                yield posterior.model(X)
+
+    one, other = sampled(), sampled()
+    next(one), next(other), next(one), next(other)
+    with pytest.raises(ValueError, match="closed in another order"):
+        next(one)
+    assert next(other, "done") == "done"
+    assert _at_rest(posterior)
+
+
+def test_two_tasks_cannot_be_inside_at_once():
+    posterior = _posterior()
+
+    async def predict() -> None:
+        with posterior.sample():
+            await asyncio.sleep(0.01)
+
+    async def both():
+        return await asyncio.gather(predict(), predict(), return_exceptions=True)
+
+    results = asyncio.run(both())
+    assert results[0] is None
+    assert "another thread or task" in str(results[1])
+    assert _at_rest(posterior)
+
+
+def test_threads_with_a_lock_or_a_copy_are_right_and_without_are_refused():
+    posterior, lock = _posterior(), threading.Lock()
+    expected = bayesrnn.predict(posterior, X, samples=3, seed=1).log_probs
+    wrong, refused = [], []
+
+    def work(own: bayesrnn.Posterior, guard) -> None:
+        for _ in range(40):
+            try:
+                with guard:
+                    found = bayesrnn.predict(own, X, samples=3, seed=1).log_probs
+            except ValueError as error:
+                refused.append(str(error))
+            else:
+                if not torch.equal(found, expected):
+                    wrong.append(found)
+
+    def run(*arguments) -> None:
+        threads = [threading.Thread(target=work, args=pair) for pair in arguments]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    run((posterior, lock), (posterior, lock))
+    run((copy.deepcopy(posterior), threading.Lock()), (copy.deepcopy(posterior), threading.Lock()))
+    assert (wrong, refused) == ([], [])
+    inside = threading.Event()
+    leave = threading.Event()
+
+    def hold() -> None:
+        with posterior.sample():
+            inside.set()
+            leave.wait()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    inside.wait()
+    with pytest.raises(ValueError, match="sampled in another thread or task.*lock"):
+        bayesrnn.predict(posterior, X)
+    leave.set()
+    holder.join()
+    assert _at_rest(posterior)
+    assert torch.equal(bayesrnn.predict(posterior, X, samples=3, seed=1).log_probs, expected)
