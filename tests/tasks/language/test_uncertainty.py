@@ -173,13 +173,13 @@ def test_memory_does_not_grow_with_samples_or_text(trained, monkeypatch):
     most: list[int] = []
     living: WeakSet = WeakSet()
 
-    class Watched(module._Total):
+    class Watched(module.BeliefSum):
         def add(self, log_probs):
             super().add(log_probs)
             living.add(self)
             most.append(sum(total.distributions.probs.numel() for total in living))
 
-    monkeypatch.setattr(module, "_Total", Watched)
+    monkeypatch.setattr(module, "BeliefSum", Watched)
     peaks = []
     for samples, tokens in [(2, _split(run)[:200]), (6, _split(run))]:
         most.clear()
