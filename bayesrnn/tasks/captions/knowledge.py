@@ -47,6 +47,11 @@ class Knowledge:
                 f"{self.way}: mean entropy of the captions' words {gap.photos:.2f} nats for photos, "
                 f"{gap.noise:.2f} for noise (AUROC {gap.auroc:.3f})"
             )
+            if gap.information_auroc is not None:
+                lines.append(
+                    f"{self.way}: mean mutual information {gap.photos_information:.4f} nats for photos, "
+                    f"{gap.noise_information:.4f} for noise (AUROC {gap.information_auroc:.3f})"
+                )
         return "\n".join(lines)
 
 
@@ -108,6 +113,8 @@ class NoiseGap:
     noise_information: float
     auroc: float
     """The probability that an image of noise has a higher mean entropy than a photo."""
+    information_auroc: float | None
+    """The same of mutual information; None without samples, when there is none."""
 
 
 def noise_gap(model: TrainedCaptioner, quality: Quality, noise: Tensor, seed: int = 0) -> NoiseGap:
@@ -121,6 +128,9 @@ def noise_gap(model: TrainedCaptioner, quality: Quality, noise: Tensor, seed: in
         photos_information=quality.information.mean().item(),
         noise_information=said.mean_information.mean().item(),
         auroc=auroc(quality.entropy, said.mean_entropy),
+        information_auroc=(
+            auroc(quality.information, said.mean_information) if quality.samples else None
+        ),
     )
 
 

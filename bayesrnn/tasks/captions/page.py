@@ -209,7 +209,7 @@ def _uncertainty(
             found[f"{model.name}, {quality.way}"] = knows(model, quality, noise, options.seed)
     headings = [
         *("run", "rank correlation with CIDEr", "entropy, photos", "entropy, noise"),
-        *("AUROC", "mutual information, photos", "mutual information, noise"),
+        *("AUROC", "mutual information, photos", "mutual information, noise", "AUROC"),
     ]
     cells = [[name, *_numbers(knowledge)] for name, knowledge in found.items()]
     curves = [k.rejection for k in found.values() if k.rejection is not None]
@@ -219,7 +219,7 @@ def _uncertainty(
         "confidence and CIDEr over the photos should be high. Images of random pixels show "
         "nothing to describe: their captions should be less certain. Entropy and mutual "
         "information are means over the words of the model&rsquo;s own captions, in nats; AUROC "
-        "is the probability that an image of noise has a higher mean entropy than a photo."
+        "is the probability that an image of noise has a higher value than a photo."
     )
     drawn = (
         picture(figures.rejection_curves(curves), "rejection", "CIDEr by share withheld")
@@ -236,7 +236,7 @@ def _numbers(knowledge: Knowledge) -> list[str]:
     rank = "-" if knowledge.rejection is None else f"{knowledge.rejection.rank_correlation:.3f}"
     gap = knowledge.noise
     if gap is None:
-        return [rank, *["-"] * 5]
+        return [rank, *["-"] * 6]
     return [
         rank,
         f"{gap.photos:.3f}",
@@ -244,6 +244,7 @@ def _numbers(knowledge: Knowledge) -> list[str]:
         f"{gap.auroc:.3f}",
         f"{gap.photos_information:.4f}",
         f"{gap.noise_information:.4f}",
+        "-" if gap.information_auroc is None else f"{gap.information_auroc:.3f}",
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -110,6 +111,9 @@ def test_noise_against_photos(monkeypatch):
     assert (gap.photos, gap.noise) == (4.5, 2.5)  # the mean of 0 to 9, and of 1 and 4
     assert gap.photos_information == 0.25
     assert gap.noise_information == pytest.approx(0.5)
+    assert gap.information_auroc is None  # there are no samples
+    sampled = dataclasses.replace(_quality(), samples=3)
+    assert knowledge.noise_gap(model, sampled, torch.zeros(2, 3)).information_auroc == 1.0
     assert gap.auroc == pytest.approx((1.5 + 4.5) / 20)  # photos below 1, and below 4; ties half
 
 
