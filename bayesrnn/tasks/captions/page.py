@@ -99,11 +99,11 @@ def _photos(
 ) -> Section:
     """A random sample of the photos on which the runs differ, with what each run says [F17, fig. 4]."""
     split = models[0].split("test")
-    chosen, differing = _sample(split, rows, options.seed)
+    chosen, differing = _sample(models, split, rows, options.seed)
     said: list[list[_Said]] = [[] for _ in chosen]
     for model in models:
         progress(f"{model.name}: captions of {len(chosen)} photos")
-        samples = _samples(model, options)
+        samples = _samples(model, options) if _is_sampled(model) else 0
         described = describe(
             model,
             model.split("test").features[chosen],
@@ -134,9 +134,19 @@ def _photos(
     return Section("photos", "Photos and captions", body)
 
 
-def _sample(split: Split, rows: Sequence[Row], seed: int) -> tuple[list[int], int]:
+def _is_sampled(model: TrainedCaptioner) -> bool:
+    """Whether its captions on the page are of weight samples; those of dropout change from call to call."""
+    return model.method.posterior is not None
+
+
+def _sample(
+    models: Sequence[TrainedCaptioner], split: Split, rows: Sequence[Row], seed: int
+) -> tuple[list[int], int]:
     """The rows of the photos to show, and the number of photos on which the captions differ."""
-    texts = [(row.sampled or row.quality).texts for row in rows]
+    texts = [
+        row.sampled.texts if row.sampled and _is_sampled(model) else row.quality.texts
+        for model, row in zip(models, rows, strict=True)
+    ]
     differ = [
         index
         for index, entry in enumerate(split.entries)
@@ -208,8 +218,8 @@ def _uncertainty(
         for quality in [row.quality, *([row.sampled] if row.sampled else [])]:
             found[f"{model.name}, {quality.way}"] = knows(model, quality, noise, options.seed)
     headings = [
-        *("run", "rank correlation with CIDEr", "entropy, photos", "entropy, noise"),
-        *("AUROC", "mutual information, photos", "mutual information, noise", "AUROC"),
+        *("run", "rank correlation with CIDEr", "entropy, photos", "noise", "AUROC"),
+        *("MI, photos", "noise", "AUROC"),
     ]
     cells = [[name, *_numbers(knowledge)] for name, knowledge in found.items()]
     curves = [k.rejection for k in found.values() if k.rejection is not None]
@@ -218,7 +228,7 @@ def _uncertainty(
         "least confident of should raise the CIDEr of the others, and the rank correlation of "
         "confidence and CIDEr over the photos should be high. Images of random pixels show "
         "nothing to describe: their captions should be less certain. Entropy and mutual "
-        "information are means over the words of the model&rsquo;s own captions, in nats; AUROC "
+        "information (MI) are means over the words of the model&rsquo;s own captions, in nats; AUROC "
         "is the probability that an image of noise has a higher value than a photo."
     )
     drawn = (
@@ -242,9 +252,15 @@ def _numbers(knowledge: Knowledge) -> list[str]:
         f"{gap.photos:.3f}",
         f"{gap.noise:.3f}",
         f"{gap.auroc:.3f}",
-        f"{gap.photos_information:.4f}",
-        f"{gap.noise_information:.4f}",
-        "-" if gap.information_auroc is None else f"{gap.information_auroc:.3f}",
+        *(
+            ["-", "-", "-"]
+            if gap.information_auroc is None
+            else [
+                f"{gap.photos_information:.4f}",
+                f"{gap.noise_information:.4f}",
+                f"{gap.information_auroc:.3f}",
+            ]
+        ),
     ]
 
 
