@@ -9,6 +9,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from bayesrnn.data.vocabulary import END
 from bayesrnn.evaluation.calibration import summarise
 from bayesrnn.evaluation.pruning import curve
 from bayesrnn.pruning import by_signal_to_noise
@@ -114,7 +115,7 @@ def _photos(
         for row in range(len(chosen)):
             words = caption_words(model, described, row)
             said[row].append(_Said(model.name, words, described.confidence[row].item()))
-    highest = max(_shade(word) for each in said for s in each for word in s.words)
+    highest = max(word.entropy for each in said for s in each for word in s.words)
     cards = [
         _card(split, index, captions, highest) for index, captions in zip(chosen, said, strict=True)
     ]
@@ -184,20 +185,16 @@ def _thumbnail(split: Split, name: str) -> str:
 
 def _coloured(words: Sequence[Word], highest: float) -> str:
     spans = []
-    for word in words[:-1] if words and words[-1].word == "<eos>" else words:
+    for word in words[:-1] if words and words[-1].word == END else words:
         title = (
             f"p {word.probability:.2g}, entropy {word.entropy:.2f} nats, "
             f"mutual information {word.mutual_information:.3f} nats"
         )
-        strength = _shade(word) / (highest or 1.0)
+        strength = word.entropy / (highest or 1.0)
         spans.append(
             f"<span style='--u:{strength:.2f}' title='{title}'>{html.escape(word.word)}</span>"
         )
     return " ".join(spans)
-
-
-def _shade(word: Word) -> float:
-    return word.entropy
 
 
 # ---------------------------------------------------------------------- uncertainty, calibration, pruning

@@ -16,6 +16,7 @@ MOST_PIXELS = 100_000_000
 """Larger images are refused: decoded, they would take more than 300 MB."""
 
 MOST_BYTES = 500_000_000
+"""Larger files are not read."""
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 """No others are tried: some would start another program."""
@@ -24,15 +25,14 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", "
 
 def decode(content: bytes) -> Image:
     """An image in RGB, upright, on white where it is transparent; ValueError says what is wrong with it."""
-    from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
+    from PIL import Image, ImageOps, UnidentifiedImageError
 
     if not content:
         raise ValueError("the file is empty")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # of damaged metadata, and of sizes, which are checked here
+            # Of damaged metadata, and of sizes, which are checked here.
+            warnings.simplefilter("ignore")
             image = Image.open(io.BytesIO(content), formats=FORMATS)
             width, height = image.size
             if width * height > MOST_PIXELS:
@@ -49,10 +49,6 @@ def decode(content: bytes) -> Image:
     except Exception as error:  # the decoders raise nearly anything for damaged files
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ValueError(f"the image is damaged ({reason[:100]})") from None
-    finally:
-        assert (
-            not ImageFile.LOAD_TRUNCATED_IMAGES
-        )  # half a picture would be described as if it were whole
 
 
 def under(folder: Path) -> list[str]:

@@ -80,13 +80,16 @@ def _parts(model: Captioner, members: Sequence[Member]) -> list[tuple[Captioner,
 
     With dropout a member is more than its weights, and keeps to the model.
     """
-    most = WEIGHTS_AT_ONCE // sum(weight.numel() for weight in model.copy().parameters())
-    if model.dropout.p > 0 or len(members) > most:
-        return [(model, member) for member in members]
+    as_they_are = [(model, member) for member in members]
+    if model.dropout.p > 0:
+        return as_they_are
     parts: list[tuple[Captioner, Member]] = []
     for member in members:
         with member():
             parts.append((model.copy(), nullcontext))
+        weights = sum(weight.numel() for weight in parts[0][0].parameters())
+        if len(members) * weights > WEIGHTS_AT_ONCE:
+            return as_they_are
     return parts
 
 
