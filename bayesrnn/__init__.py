@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from bayesrnn.prediction import predict as predict
     from bayesrnn.prediction import predict_values as predict_values
     from bayesrnn.sharpened import Sharpened as Sharpened
+    from bayesrnn.variational.centred import Centred as Centred
+    from bayesrnn.variational.grouped import Grouped as Grouped
     from bayesrnn.variational.normal import EmpiricalNormal as EmpiricalNormal
     from bayesrnn.variational.normal import Normal as Normal
     from bayesrnn.variational.row_mixture import RowScaleMixture as RowScaleMixture
@@ -36,6 +38,8 @@ _HOME = {
     "predict": "bayesrnn.prediction",
     "predict_values": "bayesrnn.prediction",
     "Sharpened": "bayesrnn.sharpened",
+    "Centred": "bayesrnn.variational.centred",
+    "Grouped": "bayesrnn.variational.grouped",
     "EmpiricalNormal": "bayesrnn.variational.normal",
     "Normal": "bayesrnn.variational.normal",
     "RowScaleMixture": "bayesrnn.variational.row_mixture",

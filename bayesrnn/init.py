@@ -12,6 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Generator, Tensor, nn
 
+from bayesrnn.variational.priors import Part, of_slot
 from bayesrnn.weights.layout import Layout, Slot
 
 SigmaRule = Callable[[Slot, Tensor, object, Generator | None], Tensor]
@@ -26,12 +27,17 @@ def constant(sigma: float) -> SigmaRule:
 def proportional(fraction: float = 0.1, *, floor: float = 1e-3) -> SigmaRule:
     """sigma = fraction * root mean square of the tensor's means. The default.
 
-    It suits a fresh network and a trained one; tensors of zeros get `floor`.
+    It suits a fresh network and a trained one. A matrix of zeros, with which adapters and some residual
+    layers start, gets what a fresh matrix of its shape would, fraction / sqrt(fan in); a vector of zeros
+    gets `floor`.
     """
     _check_positive(fraction=fraction, floor=floor)
 
     def rule(slot: Slot, mu: Tensor, prior: object, generator: Generator | None) -> Tensor:
-        return (fraction * mu.square().mean().sqrt()).clamp_min(floor).expand_as(mu)
+        scale = mu.square().mean().sqrt()
+        if mu.dim() > 1:
+            scale = torch.where(scale == 0, 1 / math.sqrt(mu[0].numel()), scale)
+        return (fraction * scale).clamp_min(floor).expand_as(mu)
 
     return rule
 
@@ -56,7 +62,11 @@ def from_prior(scale: float = 1.0) -> SigmaRule:
                 f"sigma_init=from_prior(): the prior {type(prior).__name__} has no stddev to start "
                 "from; give sigma_init a number, or use proportional()."
             )
-        p = scale * float(stddev) * (0.5 if slot.kind == "recurrent" else 1.0)
+        factor = scale * (0.5 if slot.kind == "recurrent" else 1.0)
+        if isinstance(stddev, Tensor):
+            uniform = torch.empty_like(mu).uniform_(0.5, 1, generator=generator)
+            return uniform * factor * stddev.view(mu.shape).to(mu)
+        p = factor * stddev
         return torch.empty_like(mu).uniform_(p / 2, p, generator=generator)
 
     return rule
@@ -66,7 +76,7 @@ def initial_sigma(
     layout: Layout,
     flat: Tensor,
     sigma_init: float | SigmaRule | None,
-    prior: object,
+    prior: list[Part],
     generator: Generator | None,
 ) -> Tensor:
     """The initial sigma of every weight as a flat vector: from a number, a rule, or None for the default."""
@@ -81,7 +91,7 @@ def initial_sigma(
     parts = []
     for slot in layout:
         mu = flat[slot.span].view(slot.shape)
-        sigma = rule(slot, mu, prior, generator)
+        sigma = rule(slot, mu, of_slot(prior, slot), generator)
         if not isinstance(sigma, Tensor) or sigma.shape != mu.shape:
             raise ValueError(
                 f"sigma_init gives {slot.name!r} no tensor of its shape {slot.shape}; a rule takes "

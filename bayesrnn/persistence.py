@@ -16,12 +16,20 @@ if TYPE_CHECKING:
     from bayesrnn.posterior import Posterior
 
 FORMAT = "bayesrnn-posterior-1"
+PRIOR = "prior."
+"""What the names of a prior's own tensors begin with."""
 
 
 def state_of(posterior: Posterior) -> dict[str, Tensor]:
     """mu and rho by weight name, and the model's other parameters and buffers."""
     posterior.weights.check()
     return _state(posterior.weights, posterior.mu.detach(), posterior.rho.detach())
+
+
+def prior_tensors(posterior: Posterior) -> dict[str, Tensor]:
+    """The prior's own tensors, which a file has beside the state."""
+    own = priors.tensors_of(posterior.prior, posterior.layout)
+    return {PRIOR + name: tensor for name, tensor in own.items()}
 
 
 def load_state(
@@ -67,7 +75,8 @@ def from_state(
                 f"{source} was saved with a prior of type {header['prior_type']}, which only "
                 "its author can make: pass it as prior=."
             )
-        prior = priors.from_config(header["prior"])
+        own = {n[len(PRIOR) :]: t for n, t in state.items() if n.startswith(PRIOR)}
+        prior = priors.from_config(header["prior"], own)
     ours = {k: v for k, v in state.items() if k.startswith(("mu.", "rho.", "model."))}
     _check_selection(header["select"], model, source)
 

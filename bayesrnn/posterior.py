@@ -18,6 +18,8 @@ from bayesrnn.kernels import noise, passes
 from bayesrnn.storage import load_tensors, save_tensors
 from bayesrnn.torch_private import versions
 from bayesrnn.variational import gaussian, priors
+from bayesrnn.variational.centred import Centred
+from bayesrnn.variational.grouped import Grouped
 from bayesrnn.variational.normal import EmpiricalNormal
 from bayesrnn.variational.priors import Prior
 from bayesrnn.variational.row_mixture import RowScaleMixture
@@ -122,7 +124,7 @@ class Posterior:
     def __init__(
         self,
         model: nn.Module,
-        prior: Prior | RowScaleMixture | EmpiricalNormal,
+        prior: Prior | RowScaleMixture | EmpiricalNormal | Centred | Grouped,
         *,
         select: Select = None,
         sigma_init: float | init.SigmaRule | None = None,
@@ -145,26 +147,21 @@ class Posterior:
                 follows the data more closely, and what is descended is no longer a bound.
             generator: the randomness of `sigma_init`, for rules that have any.
         """
-        if isinstance(prior, type):
-            raise ValueError(f"prior is the class {prior.__name__}; give its parameters.")
-        if not callable(getattr(prior, "log_prob", None) or getattr(prior, "bind", None)):
-            raise ValueError(f"prior={prior!r} has no log_prob(theta) method.")
         if not (sigma_temperature >= 0 and math.isfinite(sigma_temperature)):
             raise ValueError(
                 f"sigma_temperature={sigma_temperature} must be a finite number, 0 or more."
             )
         self.model = model
-        self.prior = prior
         self.sigma_temperature = sigma_temperature
         if torch.is_inference_mode_enabled():
             raise ValueError("make the Posterior outside torch.inference_mode().")
         self.weights = FlatWeights(model, select)
         self.layout: Layout = self.weights.layout
         """Which stretch of a flat vector is which weight."""
-        self._bound_prior = priors.bind(prior, self.layout)
+        self._asked_kl_gradient: KLGradient | None = kl_gradient
+        self.prior = prior
         mu = self.weights.start()
-        sigma = init.initial_sigma(self.layout, mu, sigma_init, self._bound_prior, generator)
-        self.kl_gradient = self._checked_kl_gradient(kl_gradient)
+        sigma = init.initial_sigma(self.layout, mu, sigma_init, self._prior_parts, generator)
         # Every check has passed: only now is the model touched.
         self.weights.bind(mu=nn.Parameter(mu), rho=nn.Parameter(gaussian.rho_from_sigma(sigma)))
         self._unused: Draw | None = None  # the last draw with a gradient, until that is accumulated
@@ -178,6 +175,21 @@ class Posterior:
     def rho(self) -> nn.Parameter:
         """What decides sigma = softplus(rho), a flat vector."""
         return self.weights.flat["rho"]
+
+    @property
+    def prior(self) -> Any:
+        """p(theta). A new one may be set at any time: `posterior.prior = posterior.as_prior()`."""
+        return self._prior
+
+    @prior.setter
+    def prior(self, prior: Any) -> None:
+        if isinstance(prior, type):
+            raise ValueError(f"prior is the class {prior.__name__}; give its parameters.")
+        if not any(callable(getattr(prior, name, None)) for name in ("log_prob", "bind", "split")):
+            raise ValueError(f"prior={prior!r} has no log_prob(theta) method.")
+        parts = priors.bind(prior, self.layout)
+        self.kl_gradient: KLGradient = _checked_kl_gradient(self._asked_kl_gradient, parts)
+        self._prior, self._prior_parts = prior, parts
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """What an optimiser trains, as `model.parameters()` has it: mu, rho and the ordinary parameters."""
@@ -246,15 +258,14 @@ class Posterior:
                 "this draw has no gradient: call loss.backward() on a loss that was computed inside the "
                 "`with posterior.sample() as draw:` block, and accumulate each draw once."
             )
-        prior: Any = self.fitted_prior()
-        expected = self.kl_gradient == "expected"
-        gradients = passes.expected_gradients_ if expected else passes.sampled_gradients_
-        if not getattr(prior, "elementwise", False):
-            gradients = gradients.function
         # As exact as the passes compute, so that they need not convert it.
         weight = torch.tensor(kl_weight, dtype=g.dtype)
         weights = {"kl_weight": weight, "sigma_weight": weight * self.sigma_temperature}
-        gradients(g, draw.sigma, draw.theta, mu.detach(), prior=prior, **weights)
+        expected = self.kl_gradient == "expected"
+        gradients = passes.expected_gradients_ if expected else passes.sampled_gradients_
+        for span, prior in self.prior_parts():
+            vectors = (v[span] for v in (g, draw.sigma, draw.theta, mu.detach()))
+            passes.with_prior(gradients, *vectors, prior=prior, **weights)
         for span in self.layout.fixed:
             g[span] = draw.sigma[span] = 0
         add_grads({mu: g, rho: draw.sigma})
@@ -294,11 +305,15 @@ class Posterior:
         if draw is None:
             return self.kl_per_weight().sum()
         eps = draw.eps  # which checks the draw
-        log_q = self.layout.fill_fixed(gaussian.log_prob_at_noise(draw.sigma, eps))
-        log_p = self.fitted_prior().log_prob(draw.theta)
-        if log_p.shape == log_q.shape:
-            log_p = self.layout.fill_fixed(log_p)
-        return log_q.sum() - log_p.sum()
+        log_q = gaussian.log_prob_at_noise(draw.sigma, eps)
+        log_p, tied = torch.zeros_like(log_q), log_q.new_zeros(())
+        for span, prior in self.prior_parts():
+            part = prior.log_prob(draw.theta[span])
+            if part.shape == log_p[span].shape:
+                log_p[span] = part
+            else:  # not by weight, and without padding rows
+                tied += part.sum()
+        return self.layout.fill_fixed(log_q - log_p).sum() - tied
 
     @torch.no_grad()
     def kl_per_weight(self) -> Tensor:
@@ -307,8 +322,10 @@ class Posterior:
         Exact for normal priors; to some 1e-7 for the mixture; by Gauss-Hermite quadrature for others.
         """
         mu, sigma = self.mu.detach(), gaussian.sigma_from_rho(self.rho)
-        expected = priors.expected_log_prob(self.fitted_prior(), mu, sigma)
-        return self.layout.fill_fixed(-gaussian.entropy(sigma) - expected)
+        kl = torch.empty_like(mu)
+        for span, prior in self.prior_parts():
+            passes.kl_per_weight(kl[span], mu[span], sigma[span], prior=prior)
+        return self.layout.fill_fixed(kl)
 
     def description_length(self) -> float:
         """The bits it takes to send the weights by bits-back coding: KL[q || p] / log 2."""
@@ -318,12 +335,15 @@ class Posterior:
         """A flat vector as views by weight name: `posterior.named(posterior.snr())`."""
         return self.weights.named(vector)
 
-    def fitted_prior(self) -> Prior:
-        """The prior, its learnt hyper-parameters brought up to date with q."""
-        fit = getattr(self._bound_prior, "fit", None)
-        if fit is None:
-            return self._bound_prior
-        return fit(self.mu.detach(), gaussian.sigma_from_rho(self.rho.detach()))
+    def as_prior(self) -> Centred:
+        """What has been learnt, N(mu, sigma^2), as a prior for what is to be learnt next."""
+        sigma = gaussian.sigma_from_rho(self.rho.detach())
+        return Centred(self.named(self.mu.detach()), self.named(sigma))
+
+    def prior_parts(self) -> list[priors.Part]:
+        """The prior of each stretch of the flat vector, with what it learns brought up to date with q."""
+        mu, rho = self.mu.detach(), self.rho.detach()
+        return [part.at(mu, rho) for part in self._prior_parts]
 
     def __repr__(self) -> str:
         norms = len(self.weights.left_out)
@@ -345,7 +365,8 @@ class Posterior:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one safetensors file with the state, the prior and the selection."""
-        save_tensors(path, self.state_dict(), self.header())
+        tensors = {**self.state_dict(), **persistence.prior_tensors(self)}
+        save_tensors(path, tensors, self.header())
 
     def header(self) -> dict[str, Any]:
         """What a file says beside the tensors: format, prior, selection."""
@@ -360,21 +381,25 @@ class Posterior:
         state, header = load_tensors(path)
         return persistence.from_state(cls, state, header, model, prior, source=str(path))
 
-    # ------------------------------------------------------------------ helpers
 
-    def _checked_kl_gradient(self, asked: KLGradient | None) -> KLGradient:
-        """How the KL's gradient is taken: as asked, if the prior can do that."""
-        known = get_args(KLGradient)
-        if asked is not None and asked not in known:
-            raise ValueError(f"kl_gradient={asked!r}; use {' or '.join(map(repr, known))}.")
-        prior, name = self._bound_prior, type(self.prior).__name__
-        fits = hasattr(prior, "fit")  # its fitted forms all have an expected score
-        error = getattr(prior, "expected_score_error", 0.0)
-        why_not = None
-        if not (fits or hasattr(prior, "expected_score")):
-            why_not = f"needs a prior with expected_score(mu, sigma), which {name} has not"
-        elif error > LARGEST_SCORE_ERROR:
-            why_not = f"would be {error:.0%} off for so extreme a {name}"
-        if asked == "expected" and why_not:
-            raise ValueError(f"kl_gradient='expected' {why_not}; use 'sampled'.")
-        return asked or ("sampled" if why_not else "expected")
+def _checked_kl_gradient(asked: KLGradient | None, parts: list[priors.Part]) -> KLGradient:
+    """How the KL's gradient is taken: as asked, if every part of the prior can do that."""
+    known = get_args(KLGradient)
+    if asked is not None and asked not in known:
+        raise ValueError(f"kl_gradient={asked!r}; use {' or '.join(map(repr, known))}.")
+    reasons = [reason for part in parts if (reason := _no_expected_score(part.prior))]
+    if asked == "expected" and reasons:
+        raise ValueError(f"kl_gradient='expected' {reasons[0]}; use 'sampled'.")
+    return asked or ("sampled" if reasons else "expected")
+
+
+def _no_expected_score(prior: Any) -> str | None:
+    """Why this prior has no accurate expected score, if it has none."""
+    name = type(prior).__name__.removeprefix("_Bound")
+    fits = hasattr(prior, "fit")  # its fitted forms all have an expected score
+    error = getattr(prior, "expected_score_error", 0.0)
+    if not (fits or hasattr(prior, "expected_score")):
+        return f"needs a prior with expected_score(mu, sigma), which {name} has not"
+    if error > LARGEST_SCORE_ERROR:
+        return f"would be {error:.0%} off for so extreme a {name}"
+    return None

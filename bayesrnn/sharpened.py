@@ -161,7 +161,8 @@ class Sharpened:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one safetensors file; `Posterior.load` reads it too, for q(phi) alone."""
-        save_tensors(path, self.state_dict(), self.header())
+        tensors = {**self.state_dict(), **persistence.prior_tensors(self.posterior)}
+        save_tensors(path, tensors, self.header())
 
     def header(self) -> dict[str, Any]:
         """The posterior's header and the settings of the sharpening."""
@@ -178,7 +179,8 @@ class Sharpened:
             )
         posterior = persistence.from_state(Posterior, state, header, model, prior, source=str(path))
         sharpened = cls(posterior, **header["sharpened"])
-        sharpened.load_state_dict(state)
+        own = {n: t for n, t in state.items() if not n.startswith(persistence.PRIOR)}
+        sharpened.load_state_dict(own)
         return sharpened
 
     @property

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import bayesrnn
-from bayesrnn.variational import normal
+from bayesrnn.variational.normal import VectorNormal
 from tests import reference
 from tests.contracts import Case
 
@@ -201,10 +201,10 @@ def test_the_model_trains_as_an_ordinary_one_when_kl_and_noise_vanish(case: Case
 def test_the_empirical_scale_is_where_the_kl_is_least(case: Case, prior):
     posterior = bayesrnn.Posterior(case.model, prior, sigma_init=0.3)
     best = posterior.kl()
-    fitted = posterior.fitted_prior()
+    [(_, fitted)] = posterior.prior_parts()
     sigma = posterior.sigma().clamp_min(1e-300)
     for factor in (0.9, 1.1):
-        other = normal._SegmentNormal(fitted.sizes, fitted.variances * factor**2)
+        other = VectorNormal(fitted.stddev * factor)
         terms = -other.expected_log_prob(posterior.mu.detach(), sigma)
         best_terms = -fitted.expected_log_prob(posterior.mu.detach(), sigma)
         for span in posterior.layout.fixed:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bayesrnn.kernels import noise
-from bayesrnn.kernels.one_pass import constant, one_pass
+from bayesrnn.kernels.one_pass import STRETCH, OnePass, constant, one_pass
 from bayesrnn.variational import bbb, bump_fit, gaussian, priors, sharpening
 
 constant(bump_fit.fit)
@@ -27,18 +27,30 @@ def _sample_(*halves: Tensor, key: Tensor, start: int) -> None:
         theta.copy_(gaussian.reparameterise(mu, new_sigma, eps))
 
 
+def with_prior(run: OnePass, *vectors: Tensor, prior: Any, **settings: Tensor) -> None:
+    """Run one of the two passes below with any prior: its parameters may be vectors, or it may tie weights."""
+    own = getattr(prior, "vectors", ())
+    if own:
+        run(*vectors, *own, prior=type(prior), **settings)
+    elif getattr(prior, "elementwise", False):
+        run(*vectors, prior=prior, **settings)
+    else:
+        run.function(*vectors, prior=prior, **settings)
+
+
 @one_pass()
 def sampled_gradients_(
     g: Tensor,
     sigma: Tensor,
     theta: Tensor,
     mu: Tensor,
-    *,
+    *of_prior: Tensor,
     prior: Any,
     kl_weight: Tensor,
     sigma_weight: Tensor,
 ) -> None:
     """g <- g_mu, sigma <- g_rho, the KL from one sample."""
+    prior = prior(*of_prior) if of_prior else prior
     eps = gaussian.noise_at(theta, mu, sigma)
     score = priors.score(prior, theta)
     g_mu, g_rho = bbb.gradients(g, score, eps, sigma, kl_weight, sigma_weight)
@@ -52,17 +64,30 @@ def expected_gradients_(
     sigma: Tensor,
     theta: Tensor,
     mu: Tensor,
-    *,
+    *of_prior: Tensor,
     prior: Any,
     kl_weight: Tensor,
     sigma_weight: Tensor,
 ) -> None:
     """g <- g_mu, sigma <- g_rho, the KL in expectation."""
+    prior = prior(*of_prior) if of_prior else prior
     eps = gaussian.noise_at(theta, mu, sigma)
     score = prior.expected_score(mu, sigma)
     g_mu, g_rho = bbb.expected_gradients(g, score, eps, sigma, kl_weight, sigma_weight)
     g.copy_(g_mu)
     sigma.copy_(g_rho)
+
+
+def kl_per_weight(kl: Tensor, mu: Tensor, sigma: Tensor, *, prior: Any) -> None:
+    """kl <- KL[q || p] of each weight. By stretches: a quadrature makes many passes over its vectors."""
+    own = getattr(prior, "vectors", ())
+    apart = own or getattr(prior, "elementwise", False)
+    size = STRETCH if apart else max(mu.numel(), 1)
+    for kl_, mu_, sigma_, *own_ in zip(
+        *(v.split(size) for v in (kl, mu, sigma, *own)), strict=True
+    ):
+        its = type(prior)(*own_) if own_ else prior
+        kl_.copy_(-gaussian.entropy(sigma_) - priors.expected_log_prob(its, mu_, sigma_))
 
 
 def sharpen_(

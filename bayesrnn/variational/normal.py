@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
@@ -15,8 +15,36 @@ if TYPE_CHECKING:
     from bayesrnn.weights.layout import Layout
 
 
+class _NormalFormulas:
+    """What they all compute, for p(theta_j) = N(m_j, s_j^2)."""
+
+    def moments(self) -> tuple[float | Tensor, float | Tensor]:
+        """m and s, numbers or one for each weight."""
+        raise NotImplementedError
+
+    def log_prob(self, theta: Tensor) -> Tensor:
+        m, s = self.moments()
+        return -0.5 * ((theta - m) / s).square() - _log_normaliser(s)
+
+    def score(self, theta: Tensor) -> Tensor:
+        m, s = self.moments()
+        return (m - theta) / s**2
+
+    def expected_log_prob(self, mu: Tensor, sigma: Tensor) -> Tensor:
+        m, s = self.moments()
+        return -0.5 * ((mu - m).square() + sigma.square()) / s**2 - _log_normaliser(s)
+
+    def expected_score(self, mu: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor]:
+        m, s = self.moments()
+        return (m - mu) / s**2, -sigma / s**2
+
+
+def _log_normaliser(s: float | Tensor) -> float | Tensor:
+    return (s.log() if isinstance(s, Tensor) else math.log(s)) + LOG_SQRT_2PI
+
+
 @dataclass(frozen=True)
-class Normal:
+class Normal(_NormalFormulas):
     """p(theta_j) = N(0, sigma^2): weight decay whose rate the posterior's width tunes."""
 
     sigma: float
@@ -29,18 +57,31 @@ class Normal:
     def stddev(self) -> float:
         return self.sigma
 
-    def log_prob(self, theta: Tensor) -> Tensor:
-        return -0.5 * (theta / self.sigma).square() - (math.log(self.sigma) + LOG_SQRT_2PI)
+    def moments(self) -> tuple[float, float]:
+        return 0.0, self.sigma
 
-    def score(self, theta: Tensor) -> Tensor:
-        return -theta / self.sigma**2
 
-    def expected_log_prob(self, mu: Tensor, sigma: Tensor) -> Tensor:
-        second_moment = mu.square() + sigma.square()
-        return -0.5 * second_moment / self.sigma**2 - (math.log(self.sigma) + LOG_SQRT_2PI)
+@dataclass(frozen=True, eq=False, repr=False)
+class VectorNormal(_NormalFormulas):
+    """p(theta_j) = N(mean_j, stddev_j^2), another one for each weight of a flat vector."""
 
-    def expected_score(self, mu: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor]:
-        return -mu / self.sigma**2, -sigma / self.sigma**2
+    stddev: Tensor
+    mean: Tensor | float = 0.0
+
+    @property
+    def vectors(self) -> tuple[Tensor, ...]:
+        return (self.stddev, self.mean) if isinstance(self.mean, Tensor) else (self.stddev,)
+
+    def moments(self) -> tuple[Tensor | float, Tensor]:
+        return self.mean, self.stddev
+
+    def on(self, span: slice) -> VectorNormal:
+        """The same for a stretch of the vector."""
+        return VectorNormal(*(vector[span] for vector in self.vectors))
+
+    def to(self, like: Tensor) -> VectorNormal:
+        """The same with the device and dtype of another vector."""
+        return VectorNormal(*(vector.to(like.device, like.dtype) for vector in self.vectors))
 
 
 @dataclass(frozen=True)
@@ -66,55 +107,25 @@ class _BoundEmpiricalNormal:
     per: str
     layout: Layout
 
-    def fit(self, mu: Tensor, sigma: Tensor) -> _SegmentNormal:
+    def fit(self, mu: Tensor, sigma: Tensor) -> VectorNormal:
         second_moment = mu.square() + sigma.square()
         whole = [(0, self.layout.size, self.layout.fixed)]
         each = [
             (slot.offset, slot.size, tuple(s for s in [slot.fixed_span] if s))
             for slot in self.layout
         ]
-        sizes, variances = [], []
+        tiny = torch.finfo(mu.dtype).tiny
+        parts = []
         for offset, size, fixed in whole if self.per == "model" else each:
             padding = [second_moment[span] for span in fixed]
             total = second_moment[offset : offset + size].sum() - sum(p.sum() for p in padding)
             count = size - sum(p.numel() for p in padding)
-            sizes.append(size)
-            variances.append(total / max(count, 1))
-        tiny = torch.finfo(mu.dtype).tiny
-        return _SegmentNormal(tuple(sizes), torch.stack(variances).clamp_min(tiny))
-
-
-@dataclass(frozen=True)
-class _SegmentNormal:
-    """N(0, s^2) with another s for each consecutive stretch of the flat vector."""
-
-    sizes: tuple[int, ...]
-    variances: Tensor = field(repr=False)
-
-    @property
-    def stddev(self) -> Tensor:
-        """s for every weight."""
-        scales = self.variances.sqrt()
-        return torch.cat([s.expand(size) for s, size in zip(scales, self.sizes, strict=True)])
-
-    def log_prob(self, theta: Tensor) -> Tensor:
-        s = self.stddev
-        return -0.5 * (theta / s).square() - s.log() - LOG_SQRT_2PI
-
-    def score(self, theta: Tensor) -> Tensor:
-        return -theta / self.stddev.square()
-
-    def expected_log_prob(self, mu: Tensor, sigma: Tensor) -> Tensor:
-        s = self.stddev
-        return -0.5 * (mu.square() + sigma.square()) / s.square() - s.log() - LOG_SQRT_2PI
-
-    def expected_score(self, mu: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor]:
-        precision = 1 / self.stddev.square()
-        return -mu * precision, -sigma * precision
+            parts.append((total / max(count, 1)).clamp_min(tiny).sqrt().expand(size))
+        return VectorNormal(torch.cat(parts))
 
 
 def check_positive(owner: str, **values: float) -> None:
     """Raise unless every value is a positive, finite number."""
     for name, value in values.items():
-        if not (value > 0 and math.isfinite(value)):
+        if not (isinstance(value, int | float) and value > 0 and math.isfinite(value)):
             raise ValueError(f"{owner}: {name}={value} must be a positive, finite number.")

@@ -11,24 +11,30 @@ else is optional, and found by name:
     fit(mu, sigma)                 the prior re-estimated from q (empirical Bayes)
     elementwise                    true where weights are treated one by one and all alike, so that
                                    vectors may be cut into stretches and formulas compiled
+    vectors                        the same where each weight has parameters of its own: these, such that
+                                   type(prior)(*vectors) is the prior, and stretches of them that of a stretch
 
 So a `torch.distributions.Laplace(0.0, 0.1)` is a prior as it stands.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from bayesrnn.variational.normal import EmpiricalNormal, Normal
+from bayesrnn.variational.centred import Centred
+from bayesrnn.variational.gaussian import sigma_from_rho
+from bayesrnn.variational.grouped import Grouped
+from bayesrnn.variational.normal import EmpiricalNormal, Normal, VectorNormal
 from bayesrnn.variational.row_mixture import RowScaleMixture
 from bayesrnn.variational.scale_mixture import ScaleMixture
 
 if TYPE_CHECKING:
-    from bayesrnn.weights.layout import Layout
+    from bayesrnn.weights.layout import Layout, Slot
 
 
 @runtime_checkable
@@ -66,22 +72,90 @@ def expected_log_prob(prior: Prior, mu: Tensor, sigma: Tensor) -> Tensor:
     return total
 
 
-def bind(prior: Prior | RowScaleMixture | EmpiricalNormal, layout: Layout) -> Any:
+class Part(NamedTuple):
+    """A stretch of the flat vector and the prior of its weights."""
+
+    span: slice
+    prior: Any
+
+    def at(self, mu: Tensor, rho: Tensor) -> Part:
+        """The same, its learnt hyper-parameters and its memory brought up to date with q."""
+        prior = self.prior
+        if hasattr(prior, "fit"):
+            prior = prior.fit(mu[self.span], sigma_from_rho(rho[self.span]))
+        elif isinstance(prior, VectorNormal):
+            prior = prior.to(mu)
+        return Part(self.span, prior)
+
+
+def bind(prior: Any, layout: Layout) -> list[Part]:
     """The prior as it applies to vectors of this layout."""
-    own = getattr(prior, "bind", None)
-    return own(layout) if own is not None else prior
+    parts, start = [], 0
+    for piece, its in prior.split(layout) if isinstance(prior, Grouped) else [(layout, prior)]:
+        bound = its.bind(piece) if hasattr(its, "bind") else its
+        parts.append(Part(slice(start, start + piece.size), bound))
+        start += piece.size
+    return parts
+
+
+def of_slot(parts: list[Part], slot: Slot) -> Any:
+    """The prior of one weight tensor."""
+    for part in parts:
+        if part.span.start <= slot.offset < part.span.stop:
+            if isinstance(part.prior, VectorNormal):
+                offset = slot.offset - part.span.start
+                return part.prior.on(slice(offset, offset + slot.size))
+            return part.prior
+    raise ValueError(f"{slot.name!r} lies in no part of the prior.")
 
 
 def to_config(prior: object) -> dict[str, Any] | None:
     """Name and hyper-parameters, enough for `from_config`; None for a prior of the user's own."""
+    if isinstance(prior, Grouped):
+        groups = [[pattern, to_config(its)] for pattern, its in prior.groups.items()]
+        known = all(config is not None for _, config in groups)
+        return {"name": "Grouped", "groups": groups} if known else None
+    if isinstance(prior, Centred):
+        sigma = None if isinstance(prior.sigma, Mapping) else float(prior.sigma)
+        return {"name": "Centred", "sigma": sigma}
     if not isinstance(prior, _NAMED):
         return None
     values = {k: v if isinstance(v, str) else float(v) for k, v in vars(prior).items()}
     return {"name": type(prior).__name__, **values}
 
 
-def from_config(config: dict[str, Any]) -> Any:
-    """The prior that `to_config` described."""
+def tensors_of(prior: object, layout: Layout) -> dict[str, Tensor]:
+    """What `from_config` needs beside the configuration: the tensors of a prior around given weights."""
+    if isinstance(prior, Grouped):
+        return {
+            f"{number}.{name}": tensor
+            for number, its in enumerate(prior.groups.values())
+            for name, tensor in tensors_of(its, layout).items()
+        }
+    if not isinstance(prior, Centred):
+        return {}
+    prior = prior.restricted_to(layout)
+    sigma = prior.sigma if isinstance(prior.sigma, Mapping) else {}
+    return {
+        **{f"weights.{name}": tensor for name, tensor in prior.weights.items()},
+        **{f"sigma.{name}": tensor for name, tensor in sigma.items()},
+    }
+
+
+def from_config(config: dict[str, Any], tensors: Mapping[str, Tensor] | None = None) -> Any:
+    """The prior that `to_config` and `tensors_of` described."""
+    tensors = tensors or {}
+    if config.get("name") == "Grouped":
+        return Grouped(
+            {
+                pattern: from_config(its, _under(f"{number}.", tensors))
+                for number, (pattern, its) in enumerate(config["groups"])
+            }
+        )
+    if config.get("name") == "Centred":
+        sigma = config["sigma"]
+        width = _under("sigma.", tensors) if sigma is None else sigma
+        return Centred(_under("weights.", tensors), width)
     known = {cls.__name__: cls for cls in _NAMED}
     values = dict(config)
     name = values.pop("name", None)
@@ -94,6 +168,10 @@ def from_config(config: dict[str, Any]) -> Any:
 
 
 _NAMED = (Normal, ScaleMixture, RowScaleMixture, EmpiricalNormal)
+
+
+def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
 
 
 @cache

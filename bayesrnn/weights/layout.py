@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -63,6 +63,11 @@ class Layout:
     def fixed(self) -> tuple[slice, ...]:
         """The stretches that hold padding: no noise, no gradient, no KL."""
         return tuple(slot.fixed_span for slot in self.slots if slot.fixed_span is not None)
+
+    def part(self, slots: Sequence[Slot]) -> Layout:
+        """The layout of some neighbouring slots, for a vector of these alone."""
+        start = slots[0].offset
+        return Layout(tuple(replace(slot, offset=slot.offset - start) for slot in slots))
 
     def split(self, vector: Tensor) -> list[Tensor]:
         """A flat vector as views in the weights' shapes, in order."""

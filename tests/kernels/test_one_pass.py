@@ -13,6 +13,7 @@ import torch._inductor.exc
 
 import bayesrnn
 from bayesrnn.kernels import noise, one_pass, passes
+from bayesrnn.variational.normal import VectorNormal
 
 SIZE = 3001
 
@@ -43,6 +44,11 @@ CASES = {
     "sampled": (passes.sampled_gradients_, GRADIENTS, {"prior": MIXTURE, **WEIGHTS}),
     "expected": (passes.expected_gradients_, GRADIENTS, {"prior": MIXTURE, **WEIGHTS}),
     "normal": (passes.expected_gradients_, GRADIENTS, {"prior": bayesrnn.Normal(0.3), **WEIGHTS}),
+    "by weight": (
+        passes.expected_gradients_,
+        (*GRADIENTS, "kappa", "g_phi"),
+        {"prior": VectorNormal, **WEIGHTS},
+    ),
     "sharpen": (passes.sharpen_, ("held", "mu", "g_phi", "kappa"), {**SHARPENING, "key": KEY}),
     "kappa": (
         passes.kappa_gradient_,
@@ -57,9 +63,10 @@ READ = {
     "sharpen": ("mu", "g_phi", "kappa"),
     "kappa": ("g_phi", "g", "kappa"),
     "noise": (),
+    "by weight": (*GRADIENTS, "kappa", "g_phi"),
 } | dict.fromkeys(("sampled", "expected", "normal"), GRADIENTS)
 CHANGED = {"sharpen": ("held",), "kappa": ("g_phi",), "noise": ("eps",)} | dict.fromkeys(
-    ("sample", "sampled", "expected", "normal"), ("held", "sigma")
+    ("sample", "sampled", "expected", "normal", "by weight"), ("held", "sigma")
 )
 
 
