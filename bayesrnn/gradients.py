@@ -9,6 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bayesrnn import torch_private
+from bayesrnn.weights import processes
+
 
 def loss_of(value: Any) -> Tensor:
     """The loss in what a closure returned: the value itself, or the first entry of a tuple."""
@@ -28,11 +31,17 @@ def check_closure(closure: object) -> None:
 
 @torch.no_grad()
 def add_grads(gradients: Mapping[nn.Parameter, Tensor]) -> None:
-    """Add a gradient to the `.grad` of each parameter, as backward does."""
+    """Add a gradient to the `.grad` of each parameter, as backward does.
+
+    By autograd itself, where its hooks matter: those of DistributedDataParallel, or of the user. It would
+    copy each gradient, so otherwise it is done here.
+    """
     for parameter, gradient in gradients.items():
         if not parameter.requires_grad:
             continue
-        if parameter.grad is None:
+        if processes.are_several() or torch_private.has_hooks(parameter):
+            torch.autograd.backward(parameter, gradient)
+        elif parameter.grad is None:
             parameter.grad = gradient
         else:
             parameter.grad.add_(gradient)
@@ -49,9 +58,14 @@ def total_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
 
 
 def check_kl_weight(kl_weight: float) -> None:
+    if callable(kl_weight):
+        raise ValueError(
+            "kl_weight is a function of how the loss is reduced: write kl_weight('mean') for a mean over all "
+            "words or examples."
+        )
     is_number = isinstance(kl_weight, int | float) and not isinstance(kl_weight, bool)
     if not (is_number and kl_weight >= 0 and math.isfinite(kl_weight)):
         raise ValueError(
             f"kl_weight={kl_weight!r} must be a finite number, 0 or more: the share of the KL that "
-            "this minibatch pays, such as Cuts.kl_weight."
+            "this minibatch pays, such as cuts.kl_weight('mean')."
         )

@@ -23,6 +23,7 @@ from bayesrnn.variational.grouped import Grouped
 from bayesrnn.variational.normal import EmpiricalNormal
 from bayesrnn.variational.priors import Prior
 from bayesrnn.variational.row_mixture import RowScaleMixture
+from bayesrnn.weights import processes
 from bayesrnn.weights.flat import FlatWeights
 from bayesrnn.weights.layout import Layout
 from bayesrnn.weights.select import Select
@@ -164,6 +165,7 @@ class Posterior:
         sigma = init.initial_sigma(self.layout, mu, sigma_init, self._prior_parts, generator)
         # Every check has passed: only now is the model touched.
         self.weights.bind(mu=nn.Parameter(mu), rho=nn.Parameter(gaussian.rho_from_sigma(sigma)))
+        self._processes_checked = False
         self._unused: Draw | None = None  # the last draw with a gradient, until that is accumulated
 
     @property
@@ -240,7 +242,7 @@ class Posterior:
         """Turn the gradient at `draw` into gradients of mu and rho, added to their `.grad`.
 
         The free energy that is differentiated is  loss + kl_weight * KL[q || p];  `kl_weight` is the
-        share of the KL that this minibatch pays (`Cuts.kl_weight` computes it). `g` is the gradient of the
+        share of the KL that this minibatch pays (`Cuts.kl_weight` and `Minibatches.kl_weight` compute it). `g` is the gradient of the
         loss with respect to the draw, if it is not the one that backward left; it is used up.
         """
         check_kl_weight(kl_weight)
@@ -285,6 +287,17 @@ class Posterior:
             loss_of(value).backward()
         self.accumulate_grad(draw, kl_weight=kl_weight)
         return value
+
+    def all_reduce_grads(self) -> None:
+        """Average the gradients of all processes (torch.distributed), between accumulate_grad and the step.
+
+        For models that no DistributedDataParallel wraps; kappa and the ordinary parameters are averaged too.
+        With one process nothing happens.
+        """
+        if not self._processes_checked:
+            processes.check_equal(mu=self.mu, rho=self.rho)
+            self._processes_checked = True
+        processes.average_grads(p for p in self.model.parameters() if p.requires_grad)
 
     # ------------------------------------------------------------------ quantities of q
 

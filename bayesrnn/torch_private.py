@@ -26,6 +26,11 @@ def has_hooks(parameter: Tensor) -> bool:
     return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
 
 
+def calling_ddp() -> nn.parallel.DistributedDataParallel | None:
+    """The DistributedDataParallel whose forward is running; torch keeps it for its compiler."""
+    return nn.parallel.DistributedDataParallel._active_ddp_module
+
+
 def module_inside(model: nn.Module) -> nn.Module:
     """The module that torch.compile wrapped, whose names do not begin with "_orig_mod."."""
     return getattr(model, "_orig_mod", model)

@@ -94,7 +94,7 @@ def step(
         value, cuts.state = loss()
         value.backward()
     else:
-        _, cuts.state = posterior.backward(loss, kl_weight=cuts.kl_weight)
+        _, cuts.state = posterior.backward(loss, kl_weight=cuts.kl_weight("sum over time"))
     optimizer.step()
 
 

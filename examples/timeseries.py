@@ -106,7 +106,7 @@ def train(series: Tensor, passes: int) -> bayesrnn.Posterior:
                     mean, y, variance, full=True, reduction="sum"
                 )
                 (nats * cuts.loss_scale).backward()
-            posterior.accumulate_grad(draw, kl_weight=cuts.kl_weight)
+            posterior.accumulate_grad(draw, kl_weight=cuts.kl_weight("sum over time"))
             nn.utils.clip_grad_norm_(model.parameters(), 5.0)
             optimizer.step()
         schedule.step()

@@ -30,6 +30,25 @@ def test_increment_version_is_seen_by_version():
     assert torch_private.versions(vector) == (before + 1,)
 
 
+def test_a_running_data_parallel_wrapper_is_known(tmp_path):
+    class Asks(nn.Linear):
+        def forward(self, x):
+            self.wrapper = torch_private.calling_ddp()
+            return super().forward(x)
+
+    file = f"file://{tmp_path}/meet"
+    torch.distributed.init_process_group("gloo", init_method=file, rank=0, world_size=1)
+    try:
+        model = Asks(2, 2)
+        wrapper = nn.parallel.DistributedDataParallel(model)
+        wrapper(torch.ones(1, 2))
+        assert model.wrapper is wrapper
+        model(torch.ones(1, 2))
+        assert model.wrapper is None
+    finally:
+        torch.distributed.destroy_process_group()
+
+
 def test_module_inside():
     model = nn.Linear(2, 2)
     compiled = torch.compile(model, backend="eager")

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal, get_args
 
 from torch import Tensor
+
+
+Reduction = Literal["mean", "sum over time", "sum"]
+"""What the loss of a chunk does with the nats of its steps."""
 
 
 class Cuts:
@@ -78,14 +82,25 @@ class Cuts:
         """1/N: the weight of one nat in a loss that is summed over time and averaged over streams."""
         return 1 / self.num_streams
 
-    @property
-    def kl_weight(self) -> float:
-        """1/(N C): the weight of the KL for each chunk, to go with a loss scaled by `loss_scale`.
+    def kl_weight(self, reduction: Reduction) -> float:
+        """The weight of the KL for each chunk, such that the KL counts once in a pass.
 
-        Over a pass the losses and KL shares add up to (total nats + KL) / N: the KL counts once.
-        For a loss of another scale multiply both: for a mean over time, divide by T, the chunk's length.
+        It goes with how the loss of a chunk is made of the nats of its steps, so that has to be said:
+
+            "mean"            over streams and time                                       1 / (N L)
+            "sum over time"   and a mean over streams, the paper's: sum * `loss_scale`    1 / (N C)
+            "sum"             over streams and time                                       1 / C
+
+        for N streams of L steps in C chunks.
         """
-        return self.loss_scale / len(self)
+        if reduction == "mean":
+            return self.loss_scale / self.stream_length
+        if reduction == "sum over time":
+            return self.loss_scale / len(self)
+        if reduction == "sum":
+            return 1 / len(self)
+        known = ", ".join(map(repr, get_args(Reduction)))
+        raise ValueError(f"kl_weight({reduction!r}): say how the loss is reduced: {known}.")
 
     @property
     def state(self) -> Any:

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 Weighting = Literal["uniform", "geometric"]
+Reduction = Literal["mean", "sum"]
+"""What the loss of a minibatch does with the nats of its examples."""
 
 MINIBATCHES_SORTED_TOGETHER = 50
 """The minibatches that examples of similar length are exchanged between."""
@@ -19,13 +21,13 @@ class Minibatches:
 
         for (x, y), kl_weight in zip(minibatches, minibatches.kl_weights, strict=True):
             with posterior.sample() as draw:
-                loss = F.cross_entropy(model(x), y, reduction="sum") * minibatches.loss_scale
-                loss.backward()
+                F.cross_entropy(model(x), y).backward()
             posterior.accumulate_grad(draw, kl_weight=kl_weight)
 
     The shares pi_i of the KL add up to one over a pass of M minibatches: uniform, pi_i = 1/M, or
     geometric, pi_i = 2^(M-i) / (2^M - 1), with which the first minibatches mostly follow the prior and the
-    later ones the data (Blundell et al., 2015, sec. 3.4). With uniform shares every weight is `kl_weight`.
+    later ones the data (Blundell et al., 2015, sec. 3.4). With uniform shares every weight is
+    `kl_weight("mean")`.
     One minibatch may be smaller than the others: the last, unless `lengths` are given.
 
     With `lengths`, one for each example, a minibatch has examples of similar length, so that little of it is
@@ -58,7 +60,7 @@ class Minibatches:
         self.seed = seed
         self.lengths = lengths
         self.kl_weights = tuple(self._share(index) * self.loss_scale for index in range(len(self)))
-        """pi_i / N for each minibatch of a pass: the weight of the KL with a loss scaled by `loss_scale`."""
+        """pi_i / N for each minibatch of a pass: the weight of the KL with a loss that is a mean over examples."""
         self.begin(0)
         self._passes = 0  # no pass has begun yet
 
@@ -89,15 +91,21 @@ class Minibatches:
         """1/N, with N the batch size: the weight of one nat in the loss."""
         return 1 / self.batch_size
 
-    @property
-    def kl_weight(self) -> float:
-        """1 / (M N), the same for every minibatch; ValueError if the shares are not uniform."""
+    def kl_weight(self, reduction: Reduction) -> float:
+        """The weight of the KL, the same for every minibatch, for a loss that is this over its examples.
+
+        "mean" 1 / (M N), "sum" 1 / M. ValueError if the shares are not uniform.
+        """
+        if reduction not in get_args(Reduction):
+            raise ValueError(
+                f"kl_weight({reduction!r}): say how the loss is reduced over the examples: 'mean' or 'sum'."
+            )
         if self.weighting != "uniform":
             raise ValueError(
                 f"with {self.weighting} weighting each minibatch has a KL weight of its own: iterate over "
                 "zip(minibatches, minibatches.kl_weights)."
             )
-        return self.kl_weights[0]
+        return self.kl_weights[0] if reduction == "mean" else 1 / len(self)
 
     def _divide(self, order: Tensor, generator: torch.Generator) -> list[Tensor]:
         """The examples of each minibatch, for a random order of all examples."""

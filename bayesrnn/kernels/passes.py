@@ -28,7 +28,7 @@ def _sample_(*halves: Tensor, key: Tensor, start: int) -> None:
 
 
 def with_prior(run: OnePass, *vectors: Tensor, prior: Any, **settings: Tensor) -> None:
-    """Run one of the two passes below with any prior: its parameters may be vectors, or it may tie weights."""
+    """Run one of the two passes below with any prior, also one of vectors, or one that ties weights."""
     own = getattr(prior, "vectors", ())
     if own:
         run(*vectors, *own, prior=type(prior), **settings)

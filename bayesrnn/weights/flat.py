@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import increment_version
 
 from bayesrnn import torch_private
-from bayesrnn.weights import optimisers
+from bayesrnn.weights import optimisers, processes
 from bayesrnn.weights.select import (
     Place,
     Select,
@@ -162,7 +162,8 @@ class FlatWeights:
         block = self._open(leaves)
         try:
             self._hold(self._wanted())
-            yield
+            with processes.checking_wrapper(self.model, self.flat):
+                yield
             self.check()
         finally:
             last = self._blocks[-1] is block

@@ -200,8 +200,8 @@ def check_model(model: nn.Module) -> None:
         raise ValueError(f"model must be an nn.Module; got {got}.")
     if isinstance(model, nn.parallel.DistributedDataParallel):
         raise ValueError(
-            "model is a DistributedDataParallel, which would average gradients before they meet their "
-            "noise. Wrap the module inside, and average posterior.mu.grad and posterior.rho.grad."
+            "model is a DistributedDataParallel; make the Posterior of the module inside first, and then "
+            "DistributedDataParallel(model)."
         )
     for name, module in model.named_modules():
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None:

@@ -38,13 +38,37 @@ def test_a_pass_pays_the_kl_once():
     posterior = bayesrnn.Posterior(model, bayesrnn.ScaleMixture(0.5, 1.0, 0.1))
     tokens = torch.randint(11, (151,))
     cuts = bayesrnn.Cuts(tokens, num_streams=5, unroll=8)
-    assert len(cuts) * cuts.kl_weight == pytest.approx(cuts.loss_scale)
+    assert len(cuts) * cuts.kl_weight("sum over time") == pytest.approx(cuts.loss_scale)
     kl, total = posterior.kl().item(), 0.0
     for x, y in cuts:
         nats = nn.functional.cross_entropy(model(x).flatten(0, 1), y.flatten(), reduction="sum")
-        total += nats.item() / 5 + cuts.kl_weight * kl
+        total += nats.item() / 5 + cuts.kl_weight("sum over time") * kl
     everything = nn.functional.cross_entropy(model(tokens[:-1]), tokens[1:], reduction="sum")
     assert total == pytest.approx((everything.item() + kl) / 5, rel=1e-6)
+
+
+def test_the_kl_weight_follows_how_the_loss_is_reduced():
+    """Whatever the loss divides the nats of a pass by, the KL of the pass is divided by too."""
+    cuts = bayesrnn.Cuts(torch.arange(121), num_streams=5, unroll=8)  # three chunks of 8 steps
+    whole = len(cuts) * 8 * 5
+    for reduction, divided_by in [("mean", 8 * 5), ("sum over time", 5), ("sum", 1)]:
+        assert cuts.kl_weight(reduction) * len(cuts) == pytest.approx(1 / divided_by)
+    assert cuts.kl_weight("mean") == pytest.approx(1 / whole)
+    with pytest.raises(ValueError, match=r"kl_weight\('none'\): say how the loss is reduced"):
+        cuts.kl_weight("none")
+
+
+@pytest.mark.parametrize("kind", ["cuts", "minibatches"])
+def test_a_kl_weight_that_does_not_say_what_the_loss_is_is_refused(kind):
+    data = {
+        "cuts": bayesrnn.Cuts(torch.arange(121), num_streams=5, unroll=8),
+        "minibatches": bayesrnn.Minibatches(torch.ones(9, 3), torch.ones(9), batch_size=3),
+    }[kind]
+    posterior = bayesrnn.Posterior(nn.Linear(3, 2), bayesrnn.Normal(1.0))
+    with pytest.raises(ValueError, match=r"write kl_weight\('mean'\)"):
+        posterior.backward(
+            lambda: posterior.model(torch.ones(1, 3)).sum(), kl_weight=data.kl_weight
+        )
 
 
 def test_state_is_carried_detached_and_reset_each_pass():

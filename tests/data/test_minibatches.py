@@ -58,10 +58,13 @@ def test_minibatches_taken_ahead_cannot_have_the_wrong_weight():
         [2.0 ** (10 - i) / 2047 / 10 for i in range(11)]
     )
     with pytest.raises(ValueError, match="zip.minibatches, minibatches.kl_weights"):
-        _ = geometric.kl_weight
+        _ = geometric.kl_weight("mean")
     uniform = _minibatches()
     list(uniform)
-    assert uniform.kl_weight == pytest.approx(1 / 110)
+    assert uniform.kl_weight("mean") == pytest.approx(1 / 110)
+    assert uniform.kl_weight("sum") == pytest.approx(1 / len(uniform))
+    with pytest.raises(ValueError, match="'mean' or 'sum'"):
+        uniform.kl_weight("sum over time")
 
 
 def test_bad_input():

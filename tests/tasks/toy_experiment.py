@@ -42,7 +42,7 @@ class ToyTask:
 
     def step(self, method, index, generator):
         x, y = self.minibatches[index]
-        weight = self.minibatches.kl_weight
+        weight = self.minibatches.kl_weight("mean")
         result = method.step(
             lambda: (method.model(x) - y).square().mean(), kl_weight=weight, generator=generator
         )

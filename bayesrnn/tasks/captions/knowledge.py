@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayesrnn.evaluation.abstaining import risk_coverage
 from bayesrnn.evaluation.ranks import auroc, rank_correlation
 from bayesrnn.tasks.captions.quality import Quality, describe
 from bayesrnn.tasks.captions.trained import TrainedCaptioner
@@ -96,8 +97,8 @@ def rejection(run: str, quality: Quality) -> Rejection:
 
 
 def _kept(values: Tensor, by: Tensor) -> dict[float, float]:
-    ordered = values[by.argsort(descending=True, stable=True)]
-    return {share: ordered[: max(1, round(share * len(ordered)))].mean().item() for share in KEPT}
+    curve = risk_coverage(-by, values)
+    return {share: curve.at(share) for share in KEPT}
 
 
 @dataclass(frozen=True)

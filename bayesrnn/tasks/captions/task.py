@@ -65,13 +65,14 @@ class CaptionTask:
         assert isinstance(model, Captioner)
         features, x, y = self.train.batch(*minibatches[index])
         words = int((y >= 0).sum())
+        kl_weight = minibatches.kl_weight("mean")  # over captions
         result = method.step(
             lambda: model.nats(features, x, y) * minibatches.loss_scale,
-            kl_weight=minibatches.kl_weight,
+            kl_weight=kl_weight,
             generator=generator,
         )
         units = words * minibatches.loss_scale
-        return Minibatch(result.value.item(), units, words, minibatches.kl_weight, result.metrics)
+        return Minibatch(result.value.item(), units, words, kl_weight, result.metrics)
 
     def carried(self) -> dict[str, Tensor]:
         return {}

@@ -63,13 +63,14 @@ class LanguageTask:
     def step(self, method: Method, index: int, generator: Generator) -> Minibatch:
         cuts, model = self.cuts, method.model
         x, y = (tokens.long() for tokens in cuts[index])
+        kl_weight = cuts.kl_weight("sum over time")
         result = method.step(
             lambda: model.loss(x, y, cuts.state),  # type: ignore[operator]
-            kl_weight=cuts.kl_weight,
+            kl_weight=kl_weight,
             generator=generator,
         )
         loss, cuts.state = result.value
-        return Minibatch(loss.item(), len(x), x.numel(), cuts.kl_weight, result.metrics)
+        return Minibatch(loss.item(), len(x), x.numel(), kl_weight, result.metrics)
 
     def carried(self) -> dict[str, Tensor]:
         if self.cuts.state is None:
