@@ -90,6 +90,11 @@ def from_state(
         **_prefixed("rho", unbound.named(start)),
         **_prefixed("model", _others(module_inside(model), header["select"])),
     }
+    for name in header.get("without", ()):
+        if name not in expected:
+            raise ValueError(f"{source} was saved without {name!r}, and this model has none.")
+    missing = {name: expected[name].detach().clone() for name in header.get("without", ())}
+    ours = {**missing, **ours}
     check_state(expected, ours, source)
     posterior = kind(
         model,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 import warnings
@@ -24,7 +25,7 @@ from bayesrnn.variational.normal import EmpiricalNormal
 from bayesrnn.variational.priors import Prior
 from bayesrnn.variational.row_mixture import RowScaleMixture
 from bayesrnn.weights import processes
-from bayesrnn.weights.flat import FlatWeights
+from bayesrnn.weights.flat import FlatWeights, release_all
 from bayesrnn.weights.layout import Layout
 from bayesrnn.weights.select import Select
 
@@ -242,8 +243,9 @@ class Posterior:
         """Turn the gradient at `draw` into gradients of mu and rho, added to their `.grad`.
 
         The free energy that is differentiated is  loss + kl_weight * KL[q || p];  `kl_weight` is the
-        share of the KL that this minibatch pays (`Cuts.kl_weight` and `Minibatches.kl_weight` compute it). `g` is the gradient of the
-        loss with respect to the draw, if it is not the one that backward left; it is used up.
+        share of the KL that this minibatch pays (`Cuts.kl_weight` and `Minibatches.kl_weight` compute it).
+        `g` is the gradient of the loss with respect to the draw, if it is not the one that backward left; it
+        is used up.
         """
         check_kl_weight(kl_weight)
         mu, rho = self.mu, self.rho
@@ -298,6 +300,14 @@ class Posterior:
             processes.check_equal(mu=self.mu, rho=self.rho)
             self._processes_checked = True
         processes.average_grads(p for p in self.model.parameters() if p.requires_grad)
+
+    def scale_lr(self, factors: Mapping[str, float]) -> None:
+        """Give some weights another learning rate: a factor for each name pattern, {"embedding.*": 0.1}.
+
+        Every step of an optimiser then goes that far for the mu, rho and kappa of these weights, whatever the
+        optimiser; 0 freezes them. The first pattern that matches counts; weights that none matches have 1.
+        """
+        self.weights.scale_steps(factors)
 
     # ------------------------------------------------------------------ quantities of q
 
@@ -368,6 +378,21 @@ class Posterior:
 
     # ------------------------------------------------------------------ state
 
+    def to(self, *args: Any, **kwargs: Any) -> Posterior:
+        """Move or convert the model, as `model.to` does; mu and rho stay in float32 at least."""
+        self.model.to(*args, **kwargs)
+        return self
+
+    def plain_model(self, draw: Draw | None = None) -> nn.Module:
+        """A copy of the model as an ordinary module, at the mean or at one draw: to export or to hand on."""
+        model = copy.deepcopy(self.weights.model)
+        if draw is not None:
+            draw.check()
+            with torch.no_grad():
+                model.get_parameter(f"{self.weights.prefix}_mu").copy_(draw.theta)
+        release_all(model)
+        return model
+
     def state_dict(self) -> dict[str, Tensor]:
         """mu and rho by weight name, and the model's other parameters and buffers: live, not copies."""
         return persistence.state_of(self)
@@ -376,10 +401,16 @@ class Posterior:
         """Copy a `state_dict` in. Names and shapes are checked first; on error nothing changes."""
         persistence.load_state(self, self.state_dict(), state)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write one safetensors file with the state, the prior and the selection."""
-        tensors = {**self.state_dict(), **persistence.prior_tensors(self)}
-        save_tensors(path, tensors, self.header())
+    def save(self, path: str | os.PathLike[str], *, frozen: bool = True) -> None:
+        """Write one safetensors file with the state, the prior and the selection.
+
+        With `frozen=False` it has none of the parameters that are frozen, as a pretrained network's are under
+        an adapter; `load` then takes them from the model it is given.
+        """
+        without = [] if frozen else [f"model.{name}" for name in self.weights.frozen()]
+        state = {n: t for n, t in self.state_dict().items() if n not in without}
+        header = {**self.header(), **({"without": without} if without else {})}
+        save_tensors(path, {**state, **persistence.prior_tensors(self)}, header)
 
     def header(self) -> dict[str, Any]:
         """What a file says beside the tensors: format, prior, selection."""

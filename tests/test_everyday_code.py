@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import copy
 import functools
+import pickle
 import threading
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 import bayesrnn
@@ -295,3 +297,118 @@ def test_threads_with_a_lock_or_a_copy_are_right_and_without_are_refused():
     holder.join()
     assert _at_rest(posterior)
     assert torch.equal(bayesrnn.predict(posterior, X, samples=3, seed=1).log_probs, expected)
+
+
+# ---------------------------------------------------------------------- learning rates by layer
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+        lambda p: torch.optim.Adam(p, lr=0.1),
+        lambda p: torch.optim.Adam(p, lr=0.1, fused=True),
+    ],
+    ids=["sgd", "adam", "fused"],
+)
+def test_a_learning_rate_of_its_own_for_a_layer(optimizer):
+    """Each weight goes as far as with an optimiser that has its learning rate."""
+    factors = {"0.*": 0.25, "2.bias": 0.0}
+    plain, scaled = _posterior(), _posterior()
+    scaled.scale_lr(factors)
+    start = {"mu": plain.mu.detach().clone(), "rho": plain.rho.detach().clone()}
+    for posterior in (plain, scaled):
+        steps = optimizer(posterior.model.parameters())
+        posterior.backward(
+            lambda p=posterior: p.model(X).square().sum(),
+            kl_weight=0.1,
+            generator=torch.Generator().manual_seed(0),
+        )
+        steps.step()
+    for kind, before in start.items():
+        far = plain.named((getattr(plain, kind) - before).detach())
+        near = scaled.named((getattr(scaled, kind) - before).detach())
+        for name, factor in {"0.weight": 0.25, "0.bias": 0.25, "2.weight": 1, "2.bias": 0}.items():
+            assert far[name].abs().max() > 0
+            torch.testing.assert_close(near[name], factor * far[name], atol=1e-6, rtol=1e-4)
+    assert _at_rest(scaled)
+
+
+def test_learning_rates_that_cannot_be():
+    posterior = _posterior()
+    with pytest.raises(
+        ValueError, match="scale_lr: 'lstm.*' matches no Bayesian weight, such as 0"
+    ):
+        posterior.scale_lr({"lstm.*": 0.1})
+    with pytest.raises(ValueError, match="'0.*' has -1; use a number, 0 or more"):
+        posterior.scale_lr({"0.*": -1})
+
+
+# ---------------------------------------------------------------------- copies, exports, files
+
+
+def test_a_plain_copy_of_the_mean_and_of_a_draw():
+    posterior = bayesrnn.Posterior(_model(), PRIOR, sigma_init=0.5, select="0.*")
+    mean = posterior.plain_model()
+    draw = posterior.draw()
+    sampled = posterior.plain_model(draw)
+    with torch.no_grad(), posterior.weights.holding(draw.leaves):
+        torch.testing.assert_close(sampled(X), posterior.model(X))
+    torch.testing.assert_close(mean(X), posterior.model(X))
+    for plain in (mean, sampled):
+        assert set(dict(plain.named_parameters())) == set(dict(_model().named_parameters()))
+        assert set(plain.state_dict()) == set(_model().state_dict())
+        assert all(isinstance(p, nn.Parameter) for p in (plain[0].weight, plain[2].weight))  # pyright: ignore
+        exported = torch.export.export(plain, (X,)).module()
+        torch.testing.assert_close(exported(X), plain(X))
+    with torch.no_grad():
+        mean[0].weight.add_(1)  # pyright: ignore
+    assert _at_rest(posterior)  # it is a copy
+    assert not torch.equal(mean(X), posterior.model(X))
+    with posterior.sample():
+        torch.testing.assert_close(posterior.plain_model()(X), _resting(posterior))
+
+
+def _resting(posterior):
+    with posterior.mean():
+        return posterior.model(X)
+
+
+def test_moving_the_posterior_moves_the_model():
+    posterior = _posterior()
+    assert posterior.to(torch.bfloat16) is posterior
+    assert posterior.model[0].weight.dtype == torch.bfloat16
+    assert posterior.mu.dtype == posterior.rho.dtype == torch.float32
+
+
+def test_a_pickled_posterior_is_a_copy():
+    posterior = _posterior()
+    again = pickle.loads(pickle.dumps(posterior))
+    assert torch.equal(again.model(X), posterior.model(X))
+    with torch.no_grad():
+        again.mu.add_(1)
+    assert not torch.equal(again.model(X), posterior.model(X))
+    assert torch.equal(
+        bayesrnn.predict(pickle.loads(pickle.dumps(posterior)), X, seed=3).probs,
+        bayesrnn.predict(posterior, X, seed=3).probs,
+    )
+
+
+def test_a_file_without_what_is_frozen(tmp_path):
+    def fresh() -> nn.Sequential:
+        model = _model()
+        model[0].requires_grad_(False)
+        return model
+
+    posterior = bayesrnn.Posterior(fresh(), PRIOR)
+    path, whole = tmp_path / "small.safetensors", tmp_path / "whole.safetensors"
+    posterior.save(path, frozen=False)
+    posterior.save(whole)
+    assert path.stat().st_size < whole.stat().st_size
+    names = load_file(path)
+    assert not any("0." in name for name in names)
+    again = bayesrnn.Posterior.load(path, fresh())
+    assert torch.equal(again.model(X), posterior.model(X))
+    assert torch.equal(again.rho, posterior.rho)
+    with pytest.raises(ValueError, match="was saved without 'model.0.weight'"):
+        bayesrnn.Posterior.load(path, nn.Sequential(nn.Tanh(), nn.Tanh(), nn.Linear(4, 2)))

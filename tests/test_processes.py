@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -223,11 +224,7 @@ def test_noise_of_its_own_in_each_process_is_unbiased(found):
 )
 def test_what_would_be_wrong_is_refused_in_every_process(found, what, message):
     for one in found:
-        pytest.raises(ValueError, _raise, one[what]).match(message)
-
-
-def _raise(message: str) -> None:
-    raise ValueError(message)
+        assert re.search(message, one[what]), one[what]
 
 
 def test_in_one_process_there_is_nothing_to_average():

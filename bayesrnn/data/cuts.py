@@ -7,7 +7,6 @@ from typing import Any, Literal, get_args
 
 from torch import Tensor
 
-
 Reduction = Literal["mean", "sum over time", "sum"]
 """What the loss of a chunk does with the nats of its steps."""
 

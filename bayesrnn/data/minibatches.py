@@ -60,7 +60,7 @@ class Minibatches:
         self.seed = seed
         self.lengths = lengths
         self.kl_weights = tuple(self._share(index) * self.loss_scale for index in range(len(self)))
-        """pi_i / N for each minibatch of a pass: the weight of the KL with a loss that is a mean over examples."""
+        """pi_i / N for each minibatch of a pass: the weight of the KL with a mean over examples as loss."""
         self.begin(0)
         self._passes = 0  # no pass has begun yet
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
@@ -55,6 +57,8 @@ class FlatWeights:
         self.prefix = ""
         self._replaced: list[weakref.ref[Any]] = []
         self._blocks: list[_Block] = []
+        self._step_scale: Tensor | None = None
+        self._before_step: list[tuple[nn.Parameter, Tensor]] = []
         self._held: Sequence[Tensor] = ()
         self._at_rest: Sequence[Tensor] = ()
 
@@ -101,6 +105,11 @@ class FlatWeights:
         for parameter in self.model.parameters():
             if parameter.requires_grad and id(parameter) not in flat:
                 yield parameter
+
+    def frozen(self) -> list[str]:
+        """The names of the model's parameters that are not trained."""
+        named = self.model.named_parameters(remove_duplicate=False)
+        return [name for name, parameter in named if not parameter.requires_grad]
 
     def ordinary_state(self) -> dict[str, Tensor]:
         """The model's state_dict without what is bound: buffers and ordinary parameters."""
@@ -325,12 +334,32 @@ class FlatWeights:
                 parameter.grad = None if grad is None else grad.to(parameter.device, wide)
         self.refresh()
 
-    def before_step(self, decayed: dict[int, float]) -> None:
-        """An optimiser is about to step parameters with these ids under this weight decay."""
-        for kind, parameter in self.flat.items():
-            if kind != "mu" and decayed.get(id(parameter)):
+    def scale_steps(self, factors: Mapping[str, float]) -> None:
+        """Let every step go only so far, for weights by name pattern; the first that matches counts."""
+        for pattern, factor in factors.items():
+            if not (isinstance(factor, int | float) and 0 <= factor < math.inf):
+                raise ValueError(f"scale_lr: {pattern!r} has {factor}; use a number, 0 or more.")
+            if not any(fnmatchcase(slot.name, pattern) for slot in self.layout):
+                names = ", ".join(slot.name for slot in self.layout.slots[:6])
                 raise ValueError(
-                    f"weight_decay={decayed[id(parameter)]:g} would pull {kind} to 0, which is no prior of "
+                    f"scale_lr: {pattern!r} matches no Bayesian weight, such as {names}."
+                )
+        scale = torch.ones(self.layout.size)
+        for slot in self.layout:
+            scale[slot.span] = next(
+                (float(f) for pattern, f in factors.items() if fnmatchcase(slot.name, pattern)), 1.0
+            )
+        self._step_scale = scale if (scale != 1).any() else None
+
+    def before_step(self, decay: dict[int, float]) -> None:
+        """An optimiser is about to step the parameters with these ids, each under its weight decay."""
+        if self._step_scale is not None:
+            stepped = [p for p in self.flat.values() if id(p) in decay]
+            self._before_step = [(p, p.detach().clone()) for p in stepped]
+        for kind, parameter in self.flat.items():
+            if kind != "mu" and decay.get(id(parameter)):
+                raise ValueError(
+                    f"weight_decay={decay[id(parameter)]:g} would pull {kind} to 0, which is no prior of "
                     "the weights. Make the optimiser with weight_decay=0: the posterior's prior takes its "
                     "place."
                 )
@@ -339,6 +368,7 @@ class FlatWeights:
         """An optimiser has stepped the parameters with these ids."""
         if not self._at_rest:
             return
+        self._shorten_step()
         mu = self.flat["mu"]
         if id(mu) in parameters:
             increment_version(mu)  # which a fused optimiser does not
@@ -350,6 +380,16 @@ class FlatWeights:
                 "longer used. Make it after Posterior(model, ...), of model.parameters().",
                 stacklevel=5,
             )
+
+    @torch.no_grad()
+    def _shorten_step(self) -> None:
+        """Go back part of the way, where a weight has a smaller learning rate."""
+        for parameter, before in self._before_step:
+            scale = self._step_scale
+            assert scale is not None
+            self._step_scale = scale = scale.to(parameter)
+            parameter.copy_(torch.lerp(before, parameter, scale))
+        self._before_step = []
 
     def _warn_of_gradients_at_rest(self) -> None:
         if any(leaf.grad is not None for leaf in self._at_rest):
@@ -393,6 +433,12 @@ def _current_thread_and_task() -> tuple[int, int]:
         with suppress(RuntimeError):  # no event loop in this thread
             task = sys.modules["asyncio"].current_task()
     return threading.get_ident(), 0 if task is None else id(task)
+
+
+def release_all(model: nn.Module) -> None:
+    """Make a model and its submodules ordinary again, with their weights at mu."""
+    for weights in _bound_in(model):
+        weights.release()
 
 
 def _bound_in(model: nn.Module) -> list[FlatWeights]:

@@ -13,8 +13,8 @@ from torch.optim.optimizer import (
 
 
 class Stepped(Protocol):
-    def before_step(self, decayed: dict[int, float]) -> None:
-        """An optimiser is about to step parameters with these ids under this weight decay."""
+    def before_step(self, decay: dict[int, float]) -> None:
+        """An optimiser is about to step the parameters with these ids, each under its weight decay."""
         ...
 
     def stepped(self, parameters: set[int]) -> None:
@@ -35,11 +35,13 @@ _hooks: list[Any] = []
 
 
 def _before_step(optimizer: Optimizer, *_: Any) -> None:
-    decaying = [group for group in optimizer.param_groups if group.get("weight_decay")]
-    if decaying:
-        decayed = {id(p): group["weight_decay"] for group in decaying for p in group["params"]}
-        for watcher in list(_watchers):
-            watcher.before_step(decayed)
+    decay = {
+        id(p): group.get("weight_decay") or 0.0
+        for group in optimizer.param_groups
+        for p in group["params"]
+    }
+    for watcher in list(_watchers):
+        watcher.before_step(decay)
 
 
 def _after_step(optimizer: Optimizer, *_: Any) -> None:

@@ -41,8 +41,8 @@ def _check_wrapper(kinds: Collection[str]) -> None:
     for setting in ("find_unused_parameters", "static_graph"):
         if getattr(wrapper, setting):
             raise ValueError(
-                f"DistributedDataParallel({setting}=True) would leave out the gradients of mu and rho; set it "
-                "to False."
+                f"DistributedDataParallel({setting}=True) would leave out the gradients of mu and rho; set "
+                "it to False."
             )
     if "kappa" in kinds:
         raise ValueError(
@@ -75,8 +75,8 @@ def check_equal(**vectors: Tensor) -> None:
     for name, equal in zip(vectors, (low == high).all(-1).tolist(), strict=True):
         if not equal:
             raise ValueError(
-                f"the processes have different {name}, so their gradients cannot be averaged. Start them with "
-                "the same weights: the same seed before the model is made, or one file that all load."
+                f"the processes have different {name}, so their gradients cannot be averaged. Start them "
+                "with the same weights: the same seed before the model is made, or one file that all load."
             )
 
 
