@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -72,8 +73,15 @@ class StateByWeight:
         for kind in self.weights.flat:
             flat = self.weights.parameter(kind).detach().clone()
             if kind != "mu":
-                parts = zip(self.keys(kind), self.weights.layout.split(flat), strict=True)
-                for key, part in parts:
+                keys = self.keys(kind)
+                if not any(prefix + key in state for key in keys):
+                    warnings.warn(
+                        f"this state has no {prefix}{self.weights.prefix}_{kind}.*, so {kind} stays as it is. "
+                        "It comes from an ordinary model, or from a saver that leaves out names it does not "
+                        "know; posterior.save and Posterior.load keep everything.",
+                        stacklevel=6,
+                    )
+                for key, part in zip(keys, self.weights.layout.split(flat), strict=True):
                     _load(prefix + key, state, part, missing, errors)
             state[f"{prefix}{self.weights.prefix}_{kind}"] = flat
 
