@@ -75,10 +75,11 @@ class StateByWeight:
             if kind != "mu":
                 keys = self.keys(kind)
                 if not any(prefix + key in state for key in keys):
+                    name = f"{prefix}{self.weights.prefix}_{kind}"
                     warnings.warn(
-                        f"this state has no {prefix}{self.weights.prefix}_{kind}.*, so {kind} stays as it is. "
-                        "It comes from an ordinary model, or from a saver that leaves out names it does not "
-                        "know; posterior.save and Posterior.load keep everything.",
+                        f"this state has no {name}.*, so {kind} stays as it is. It comes from an ordinary "
+                        "model, or from a saver that leaves out names it does not know; posterior.save and "
+                        "Posterior.load keep everything.",
                         stacklevel=6,
                     )
                 for key, part in zip(keys, self.weights.layout.split(flat), strict=True):
