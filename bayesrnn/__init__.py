@@ -9,11 +9,15 @@ if TYPE_CHECKING:
     from bayesrnn import init as init
     from bayesrnn.data.cuts import Cuts as Cuts
     from bayesrnn.data.minibatches import Minibatches as Minibatches
+    from bayesrnn.evaluation.abstaining import risk_coverage as risk_coverage
     from bayesrnn.memory import keep_memory as keep_memory
     from bayesrnn.posterior import Draw as Draw
     from bayesrnn.posterior import Posterior as Posterior
     from bayesrnn.prediction import Categorical as Categorical
+    from bayesrnn.prediction import Forecast as Forecast
     from bayesrnn.prediction import Values as Values
+    from bayesrnn.prediction import calibrate as calibrate
+    from bayesrnn.prediction import forecast as forecast
     from bayesrnn.prediction import predict as predict
     from bayesrnn.prediction import predict_values as predict_values
     from bayesrnn.sharpened import Sharpened as Sharpened
@@ -30,11 +34,15 @@ __version__ = "0.1.0"
 _HOME = {
     "Cuts": "bayesrnn.data.cuts",
     "Minibatches": "bayesrnn.data.minibatches",
+    "risk_coverage": "bayesrnn.evaluation.abstaining",
     "keep_memory": "bayesrnn.memory",
     "Draw": "bayesrnn.posterior",
     "Posterior": "bayesrnn.posterior",
     "Categorical": "bayesrnn.prediction",
+    "Forecast": "bayesrnn.prediction",
     "Values": "bayesrnn.prediction",
+    "calibrate": "bayesrnn.prediction",
+    "forecast": "bayesrnn.prediction",
     "predict": "bayesrnn.prediction",
     "predict_values": "bayesrnn.prediction",
     "Sharpened": "bayesrnn.sharpened",

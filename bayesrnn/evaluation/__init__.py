@@ -1,1 +1,1 @@
-"""Measurements shared by several experiments: statistics of predictions, calibration, pruning curves."""
+"""Measurements shared by several experiments: statistics, calibration, abstaining, pruning curves."""
