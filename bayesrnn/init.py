@@ -156,6 +156,10 @@ def _check_positive(**values: float) -> None:
 
 
 def _check_sigma(name: str, mu: Tensor, sigma: Tensor) -> None:
+    if mu.is_meta:
+        raise ValueError(
+            f"the weight {name!r} has no values yet (meta device); load the weights, then make the Posterior."
+        )
     if not torch.isfinite(mu).all():
         raise ValueError(
             f"the weight {name!r} holds nan or infinite values; start from finite weights."

@@ -412,3 +412,10 @@ def test_a_file_without_what_is_frozen(tmp_path):
     assert torch.equal(again.rho, posterior.rho)
     with pytest.raises(ValueError, match="was saved without 'model.0.weight'"):
         bayesrnn.Posterior.load(path, nn.Sequential(nn.Tanh(), nn.Tanh(), nn.Linear(4, 2)))
+
+
+def test_weights_without_values_are_refused():
+    with torch.device("meta"):
+        model = nn.Linear(3, 2)
+    with pytest.raises(ValueError, match="'weight' has no values yet.*load the weights, then"):
+        bayesrnn.Posterior(model, PRIOR)

@@ -289,6 +289,20 @@ class FlatWeights:
                 parts.append(dense.detach().reshape(-1))
         return torch.cat(parts).to(like.dtype)
 
+    def names(self) -> list[list[str]]:
+        """Every name of each weight in the model's state_dict, also in modules that stand twice."""
+        paths: dict[int, list[str]] = {}
+        for path, module in self.model.named_modules(remove_duplicate=False):
+            paths.setdefault(id(module), []).append(path)
+        return [
+            [
+                f"{path}.{place.attribute}" if path else place.attribute
+                for place in places
+                for path in paths.get(id(place.module), ())
+            ]
+            for places in self.places
+        ]
+
     def named(self, vector: Tensor) -> dict[str, Tensor]:
         """Views of a flat vector by weight name, in the weight's shape."""
         names = (slot.name for slot in self.layout)
@@ -311,7 +325,7 @@ class FlatWeights:
     def _state_keys(self) -> list[str]:
         """Every name under which the model's state_dict lists a part of a flat parameter."""
         others = [key for kind in self.flat if kind != "mu" for key in self._state.keys(kind)]
-        return [*_all_names(self.model, self.places), *others]
+        return [*(name for names in self.names() for name in names), *others]
 
     def _spots(self) -> set[tuple[int, str]]:
         return {(id(place.module), place.attribute) for place in self._all_places()}
@@ -460,19 +474,6 @@ def _candidates(model: nn.Module) -> list[SharedTensor]:
             ]
             found.append(SharedTensor(tensor, named))
     return found
-
-
-def _all_names(model: nn.Module, places: list[list[Place]]) -> list[str]:
-    """Every name under which a model's state_dict lists these weights, also in modules that stand twice."""
-    paths: dict[int, list[str]] = {}
-    for path, module in model.named_modules(remove_duplicate=False):
-        paths.setdefault(id(module), []).append(path)
-    return [
-        f"{path}.{place.attribute}" if path else place.attribute
-        for its in places
-        for place in its
-        for path in paths.get(id(place.module), ())
-    ]
 
 
 def _prefixes() -> Iterator[str]:

@@ -58,6 +58,10 @@ class StateByWeight:
             if kind != "mu":
                 parts = zip(self.keys(kind), self.weights.layout.split(flat), strict=True)
                 state.update({prefix + key: part.clone() for key, part in parts})
+        for names in self.weights.names():
+            listed = [prefix + name for name in names if prefix + name in state]
+            for name in listed[1:]:  # a tied weight is one tensor, as in the state of any model
+                state[name] = state[listed[0]]
 
     def _join(
         self,
@@ -74,7 +78,8 @@ class StateByWeight:
             flat = self.weights.parameter(kind).detach().clone()
             if kind != "mu":
                 keys = self.keys(kind)
-                if not any(prefix + key in state for key in keys):
+                whole = all(prefix + slot.name in state for slot in self.weights.layout)
+                if whole and not any(prefix + key in state for key in keys):
                     name = f"{prefix}{self.weights.prefix}_{kind}"
                     warnings.warn(
                         f"this state has no {name}.*, so {kind} stays as it is. It comes from an ordinary "
