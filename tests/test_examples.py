@@ -43,6 +43,18 @@ def test_models_of_others_enter_the_benchmark(tmp_path):
     assert ("shuffled", "transformer") in rows
 
 
+def test_a_forecast_that_is_fed_its_mean_is_too_sure(tmp_path):
+    arguments = ["--passes", "12", "--stretches", "300"]
+    output = _run(str(EXAMPLES / "forecast.py"), *arguments, cwd=tmp_path)
+    inside = {
+        name: [float(share) for share in re.findall(r"([\d.]+)%", row)]
+        for name, row in re.findall(r"(fed its mean|own paths|conformal)(.*)", output)
+    }
+    assert inside["own paths"][2] > inside["fed its mean"][2] + 8
+    assert all(80 < share < 98 for share in inside["conformal"])
+    assert (tmp_path / "forecast.png").stat().st_size > 20_000
+
+
 def test_every_example_has_a_test():
-    tested = Path(__file__).read_text()
+    tested = "".join(file.read_text() for file in Path(__file__).parent.glob("test_examples*.py"))
     assert all(example.name in tested for example in EXAMPLES.glob("*.py"))
