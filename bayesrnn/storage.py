@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,8 @@ import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor
+
+from bayesrnn.files import write_atomically
 
 
 def save_tensors(
@@ -59,33 +60,6 @@ def load_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[
     return tensors, header
 
 
-def write_atomically(path: str | os.PathLike[str], write: Callable[[str], Any]) -> None:
-    """Write to a temporary file in the same folder, then rename it: readers never see a partial file."""
-    path = Path(path)
-    check_writable(path)
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    os.close(handle)
-    try:
-        write(temporary)
-        with open(temporary, "rb") as file:
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
-def check_writable(path: Path) -> None:
-    """Raise ValueError unless a file can be written there; to be called before long work."""
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder; name a file.")
-    if not path.parent.is_dir():
-        raise ValueError(f"{path.parent}: no such folder; create it first.")
-    if not os.access(path.parent, os.W_OK):
-        raise ValueError(f"{path.parent}: no permission to write there.")
-
-
 def check_state(expected: Mapping[str, Tensor], given: Mapping[str, Tensor], source: str) -> None:
     """Raise ValueError unless both have the same names, shapes and dtypes."""
     for name in expected:
@@ -125,9 +99,3 @@ def _digest(tensors: Mapping[str, Tensor], header: dict[str, Any]) -> str:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.cpu().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -19,8 +19,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bayesrnn.files import check_writable
 from bayesrnn.report.table import markdown_table
-from bayesrnn.storage import check_writable, save_tensors
+from bayesrnn.storage import save_tensors
 from bayesrnn.tasks.captions.data.shapes import (
     COLOURS,
     KINDS,

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 import bayesrnn
-from bayesrnn.storage import load_tensors, save_tensors, write_atomically
+from bayesrnn.files import write_atomically
+from bayesrnn.storage import load_tensors, save_tensors
 
 PRIOR = bayesrnn.ScaleMixture(0.25, 0.5, 0.01)
 

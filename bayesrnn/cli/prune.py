@@ -42,9 +42,9 @@ class Prune:
     def run(self) -> None:
         from bayesrnn.cli.progress import steps
         from bayesrnn.evaluation.pruning import DROPS
+        from bayesrnn.files import check_writable
         from bayesrnn.report.extras import check_extras
         from bayesrnn.report.figures import save
-        from bayesrnn.storage import check_writable
         from bayesrnn.tasks.language import figures
         from bayesrnn.tasks.language import pruning_study as report
         from bayesrnn.tasks.language.trained import open_folder

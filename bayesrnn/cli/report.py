@@ -38,9 +38,9 @@ class Report:
     def run(self) -> None:
         from rich.console import Console
 
+        from bayesrnn.files import check_writable, write_atomically
         from bayesrnn.report.extras import check_extras
         from bayesrnn.report.html import document, settings
-        from bayesrnn.storage import check_writable, write_atomically
         from bayesrnn.training.experiment import ReportOptions, open_runs
         from bayesrnn.training.run import labels
 

@@ -15,8 +15,8 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
 
+from bayesrnn.files import write_atomically
 from bayesrnn.report.extras import need
-from bayesrnn.storage import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from bayesrnn.files import write_text
 from bayesrnn.methods import Method
-from bayesrnn.storage import load_tensors, save_tensors, write_atomically
+from bayesrnn.storage import load_tensors, save_tensors
 from bayesrnn.training.settings import Settings
 
 M = TypeVar("M", bound=Method)
@@ -44,7 +45,7 @@ class Run:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             for name, text in files.items():
-                _write_text(folder / name, text)
+                write_text(folder / name, text)
             run.write_config()
         except OSError as error:
             raise ValueError(f"cannot write to {folder}: {error.strerror}.") from None
@@ -73,7 +74,7 @@ class Run:
         return self.folder / "timing.jsonl"
 
     def write_config(self) -> None:
-        _write_text(self.folder / "config.toml", self.config.to_toml())
+        write_text(self.folder / "config.toml", self.config.to_toml())
 
     def load_weights(self, method: M) -> M:
         """Load the best weights so far into the run's method; returns the method."""
@@ -144,7 +145,3 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
 def _is_empty(folder: Path, files: Mapping[str, str]) -> bool:
     """Whether a folder is empty, apart from the files of an interrupted `create`."""
     return all(p.name in files or p.name.startswith(".") for p in folder.iterdir())
-
-
-def _write_text(path: Path, text: str) -> None:
-    write_atomically(path, lambda temporary: Path(temporary).write_text(text, encoding="utf-8"))

@@ -38,9 +38,9 @@ class Evaluate:
 
     def run(self) -> None:
         from bayesrnn.cli.progress import steps
+        from bayesrnn.files import check_writable, write_atomically
         from bayesrnn.report.extras import check_extras
         from bayesrnn.report.table import text_table
-        from bayesrnn.storage import check_writable, write_atomically
         from bayesrnn.tasks.captions import knowledge, quality
         from bayesrnn.tasks.captions.trained import open_captioner
 

@@ -24,7 +24,7 @@ class Features:
     """Print the result as JSON."""
 
     def run(self) -> None:
-        from bayesrnn.storage import check_writable
+        from bayesrnn.files import check_writable
         from bayesrnn.tasks.captions.data.images import read_file, under
         from bayesrnn.tasks.captions.encoders.encoder import load_encoder
         from bayesrnn.tasks.captions.features import extract

@@ -1,0 +1,230 @@
+"""Files that nothing can falsify: how the package writes, locks, digests and names them. No torch here.
+
+Every file appears whole or not at all: it is written under a temporary name, flushed to the disk and renamed.
+Temporary names are random and have one pattern, so that only our own are ever removed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import socket
+import stat
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+PREFIX, SUFFIX = ".bayesrnn-", ".tmp"
+LOCK = ".bayesrnn-lock"
+
+
+# ---------------------------------------------------------------------- writing
+
+
+def write_atomically(path: str | os.PathLike[str], write: Callable[[str], Any]) -> None:
+    """Let `write` fill a temporary file beside `path`, then rename it: readers never see a partial file."""
+    path = Path(path)
+    check_writable(path)
+    handle, temporary = tempfile.mkstemp(prefix=PREFIX, suffix=SUFFIX, dir=path.parent)
+    os.close(handle)
+    try:
+        write(temporary)
+        _flush(temporary)
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+        flush_folder(path.parent)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write a text file atomically, in UTF-8."""
+    write_atomically(path, lambda temporary: Path(temporary).write_text(text, encoding="utf-8"))
+
+
+def check_writable(path: Path) -> None:
+    """Raise ValueError unless a file can be written there; to be called before long work."""
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; name a file.")
+    if not path.parent.is_dir():
+        raise ValueError(f"{path.parent}: no such folder; create it first.")
+    if not os.access(path.parent, os.W_OK):
+        raise ValueError(f"{path.parent}: no permission to write there.")
+
+
+def check_output(path: Path) -> None:
+    """Raise ValueError unless `path`, which a user named for output, may be written or replaced.
+
+    Only regular files are replaced, and none inside a run folder.
+    """
+    check_writable(path)
+    with suppress(FileNotFoundError):
+        mode = os.lstat(path).st_mode
+        if stat.S_ISLNK(mode):
+            raise ValueError(f"{path} is a link; name the file itself.")
+        if not stat.S_ISREG(mode):
+            raise ValueError(f"{path} is no regular file; name another.")
+    for folder in path.absolute().parents:
+        if (folder / "config.toml").exists() and (folder / "metrics.jsonl").exists():
+            raise ValueError(f"{path} lies inside the run {folder}; choose a place outside.")
+
+
+def remove_temporaries(folder: Path) -> None:
+    """Remove what a killed process left half written; to be called under the folder's lock."""
+    for path in folder.glob(f"{PREFIX}*{SUFFIX}"):
+        if path.is_file() and not path.is_symlink():
+            path.unlink(missing_ok=True)
+
+
+def flush_folder(folder: Path) -> None:
+    """Have a folder's entries on the disk, where the system can do that."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _flush(path: str) -> None:
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+# ---------------------------------------------------------------------- locks
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Inside the block no other process can lock the folder; ValueError, with who holds it, if one has.
+
+    The lock is the system's (flock), so it ends with its process, however that ends.
+    """
+    try:
+        import fcntl
+    except ImportError:  # no such locks on this system
+        yield
+        return
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+    handle = os.open(folder / LOCK, flags, 0o666)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(handle, 500).decode("utf-8", "replace") or "another process"
+            raise ValueError(
+                f"{folder} is in use by {printable(holder)}; wait for it to end."
+            ) from None
+        since = time.strftime("%Y-%m-%d %H:%M:%S")
+        os.ftruncate(handle, 0)
+        os.write(handle, f"process {os.getpid()} on {socket.gethostname()}, since {since}".encode())
+        yield
+        os.ftruncate(handle, 0)
+    finally:
+        os.close(handle)
+
+
+# ---------------------------------------------------------------------- digests
+
+
+def sha256_of(path: str | os.PathLike[str]) -> str:
+    """The SHA-256 of a file's bytes."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sha256_of_text(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()
+
+
+def identity(path: Path) -> list[int]:
+    """What changes whenever a file's bytes do, short of a fault of the disk: no program can set all of it."""
+    facts = path.stat()
+    return [facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino]
+
+
+# ---------------------------------------------------------------------- JSON lines
+
+
+@dataclass(frozen=True)
+class JsonLines:
+    """A file of one JSON object a line, to which lines are appended."""
+
+    path: Path
+
+    def append(self, values: Mapping[str, Any]) -> None:
+        line = json.dumps(values, allow_nan=False) + "\n"
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(line)
+
+    def read(self) -> list[dict[str, Any]]:
+        """All whole lines; what a crash left of the last one is no line."""
+        if not self.path.exists():
+            return []
+        data = self.path.read_bytes()
+        whole = data[: data.rfind(b"\n") + 1]
+        return [self._parse(number, line) for number, line in enumerate(whole.splitlines(), 1)]
+
+    def _parse(self, number: int, line: bytes) -> dict[str, Any]:
+        try:
+            values = json.loads(line)
+        except (ValueError, RecursionError):
+            values = None
+        if not isinstance(values, dict):
+            raise ValueError(
+                f"{self.path}, line {number}, is damaged: it is no JSON object. Restore the file from a copy."
+            )
+        return values
+
+    def sync(self) -> int:
+        """Have all lines on the disk; returns the file's size."""
+        with self.path.open("ab") as file:
+            os.fsync(file.fileno())
+            return file.tell()
+
+    def truncate(self, size: int) -> None:
+        """Remove what comes after `size` bytes."""
+        if not self.path.exists():
+            self.path.touch()
+        if self.path.stat().st_size < size:
+            raise ValueError(
+                f"{self.path} is shorter than at the last checkpoint; restore it, or start a new run."
+            )
+        os.truncate(self.path, size)
+
+    def repair(self) -> None:
+        """Remove a last line that a crash has left incomplete."""
+        if self.path.exists():
+            data = self.path.read_bytes()
+            if not data.endswith(b"\n"):
+                os.truncate(self.path, data.rfind(b"\n") + 1)
+
+
+# ---------------------------------------------------------------------- text for people
+
+
+def printable(text: str) -> str:
+    """Text with control characters escaped, so that none can command the terminal it is shown on."""
+    return "".join(c if c.isprintable() or c in "\n\t" else _escape(c) for c in text)
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
+
+
+def finite(value: float) -> float | None:
+    """A number for JSON, which has no nan and no infinity: None instead."""
+    return value if math.isfinite(value) else None
