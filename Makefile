@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: test demo check format lock peers clean
+.PHONY: test demo check campaign format lock peers clean
 
 test: $(VENV)/ready
 	@$(BIN)/pytest
@@ -25,6 +25,12 @@ check: $(VENV)/ready
 	@$(BIN)/basedpyright --level error
 	@PYTHONPATH=. $(BIN)/lint-imports --no-cache > $(VENV)/imports.log || { cat $(VENV)/imports.log; exit 1; }
 	@$(MAKE) --no-print-directory test
+
+# Faults against the command, and a training that is interrupted a hundred times: half an hour.
+FAULTS ?= 5000
+campaign: $(VENV)/ready
+	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.faults.campaign --faults $(FAULTS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.faults.campaign soak
 
 format: $(VENV)/ready
 	@$(BIN)/ruff check --fix --quiet .

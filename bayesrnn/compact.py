@@ -17,16 +17,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from math import prod
 from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from bayesrnn.storage import load_tensors, save_tensors
+from bayesrnn.storage import check_header, load_tensors, save_tensors
 
 FORMAT = "bayesrnn-compact-1"
 Storage = Literal["sparse", "int8"]
+_SCHEMA = {"packed": list, "tied": dict}
 
 
 def write_state(
@@ -69,10 +71,16 @@ def read_with_header(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], d
             f"{path} has format {header.get('format')!r}, not {FORMAT!r}: it is not an exported model, "
             "or one of another version."
         )
+    check_header(header, _SCHEMA, str(path))
     names = header["packed"]
     parts = {f"{name}.{part}" for name in names for part in ("shape", "mask", "values", "scale")}
     state = {name: tensor for name, tensor in tensors.items() if name not in parts}
+    for name in names:
+        _check_parts(name, tensors, str(path))
     state |= {name: _decode(name, tensors) for name in names}
+    for name, other in header["tied"].items():
+        if not isinstance(other, str) or other not in state:
+            raise ValueError(f"{path} is damaged: {name!r} is tied to {other!r}, which it lacks.")
     return state | {name: state[other] for name, other in header["tied"].items()}, header
 
 
@@ -94,6 +102,33 @@ def _encode(name: str, tensor: Tensor, storage: Storage) -> dict[str, Tensor]:
     else:
         parts["values"] = tensor[mask]
     return {f"{name}.{part}": value for part, value in parts.items()}
+
+
+def _check_parts(name: str, tensors: Mapping[str, Tensor], source: str) -> None:
+    """Raise ValueError unless the parts of a packed tensor fit together; nothing is allocated before."""
+
+    def need(holds: bool, what: str) -> None:
+        if not holds:
+            raise ValueError(f"{source} is damaged: {what} of {name!r} does not fit the rest.")
+
+    shape, mask, values = (tensors.get(f"{name}.{part}") for part in ("shape", "mask", "values"))
+    need(shape is not None and shape.dtype == torch.int64 and shape.dim() == 1, "shape")
+    need(mask is not None and mask.dtype == torch.uint8 and mask.dim() == 1, "mask")
+    need(values is not None and values.dim() == 1, "values")
+    assert shape is not None
+    assert mask is not None
+    assert values is not None
+    sizes, bits = shape.tolist(), 8 * mask.numel()
+    need(len(sizes) >= 2 and all(0 <= size <= max(bits, 2**31) for size in sizes), "shape")
+    need(prod(sizes) <= bits < prod(sizes) + 8, "mask")
+    ones = int(np.unpackbits(mask.numpy(), count=prod(sizes)).sum(dtype=np.int64))
+    need(ones == values.numel(), "values")
+    scale = tensors.get(f"{name}.scale")
+    if scale is None:
+        need(values.is_floating_point(), "values")
+    else:
+        need(values.dtype == torch.int8, "values")
+        need(scale.is_floating_point() and scale.shape == (sizes[0],), "scale")
 
 
 def _decode(name: str, tensors: Mapping[str, Tensor]) -> Tensor:

@@ -10,11 +10,12 @@ import hashlib
 import json
 import math
 import os
+import secrets
 import socket
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,8 +28,13 @@ LOCK = ".bayesrnn-lock"
 # ---------------------------------------------------------------------- writing
 
 
-def write_atomically(path: str | os.PathLike[str], write: Callable[[str], Any]) -> None:
-    """Let `write` fill a temporary file beside `path`, then rename it: readers never see a partial file."""
+def write_atomically(
+    path: str | os.PathLike[str], write: Callable[[str], Any], *, keep: Path | None = None
+) -> None:
+    """Let `write` fill a temporary file beside `path`, then rename it: readers never see a partial file.
+
+    The file that was there is kept under the name `keep`, if one is given.
+    """
     path = Path(path)
     check_writable(path)
     handle, temporary = tempfile.mkstemp(prefix=PREFIX, suffix=SUFFIX, dir=path.parent)
@@ -37,11 +43,23 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[str], Any]) 
         write(temporary)
         _flush(temporary)
         os.chmod(temporary, 0o666 & ~_umask())
+        if keep is not None and path.exists():
+            _keep(path, keep)
         os.replace(temporary, path)
         flush_folder(path.parent)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def _keep(path: Path, name: Path) -> None:
+    """Give a file a second name, without a moment at which it has lost its own."""
+    link = path.with_name(f"{PREFIX}{secrets.token_hex(8)}{SUFFIX}")
+    try:
+        os.link(path, link)
+        os.replace(link, name)
+    except OSError:  # a file system without links
+        os.replace(path, name)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
@@ -71,9 +89,21 @@ def check_output(path: Path) -> None:
             raise ValueError(f"{path} is a link; name the file itself.")
         if not stat.S_ISREG(mode):
             raise ValueError(f"{path} is no regular file; name another.")
-    for folder in path.absolute().parents:
-        if (folder / "config.toml").exists() and (folder / "metrics.jsonl").exists():
+    for folder in (*path.absolute().parents, *path.resolve().parents):
+        if _is_run(folder):
             raise ValueError(f"{path} lies inside the run {folder}; choose a place outside.")
+
+
+def _is_run(folder: Path) -> bool:
+    """Whether a folder looks like a run, finished or not, damaged or not."""
+    if not (folder / "config.toml").exists():
+        return False
+    others = ("metrics.jsonl", "vocabulary.txt", "checkpoint.safetensors", "weights.safetensors")
+    if any((folder / name).exists() for name in others):
+        return True
+    with suppress(OSError), open(folder / "config.toml", "rb") as file:
+        return file.read(9) == b"format = "
+    return False
 
 
 def remove_temporaries(folder: Path) -> None:
@@ -119,7 +149,10 @@ def locked(folder: Path) -> Iterator[None]:
         yield
         return
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
-    handle = os.open(folder / LOCK, flags, 0o666)
+    try:
+        handle = os.open(folder / LOCK, flags, 0o666)
+    except OSError as error:
+        raise ValueError(f"cannot write to {folder}: {error.strerror}.") from None
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -170,13 +203,20 @@ class JsonLines:
         with self.path.open("a", encoding="utf-8") as file:
             file.write(line)
 
-    def read(self) -> list[dict[str, Any]]:
+    def read(self, *, skip_damaged: bool = False) -> list[dict[str, Any]]:
         """All whole lines; what a crash left of the last one is no line."""
         if not self.path.exists():
             return []
         data = self.path.read_bytes()
-        whole = data[: data.rfind(b"\n") + 1]
-        return [self._parse(number, line) for number, line in enumerate(whole.splitlines(), 1)]
+        whole = data[: data.rfind(b"\n") + 1].split(b"\n")[:-1]
+        found = []
+        for number, line in enumerate(whole, 1):
+            try:
+                found.append(self._parse(number, line))
+            except ValueError:
+                if not skip_damaged:
+                    raise
+        return found
 
     def _parse(self, number: int, line: bytes) -> dict[str, Any]:
         try:
@@ -189,28 +229,34 @@ class JsonLines:
             )
         return values
 
-    def sync(self) -> int:
-        """Have all lines on the disk; returns the file's size."""
+    def sync(self) -> tuple[int, str]:
+        """Have all lines on the disk; returns the file's size and SHA-256."""
         with self.path.open("ab") as file:
             os.fsync(file.fileno())
-            return file.tell()
+        data = self.path.read_bytes()
+        return len(data), hashlib.sha256(data).hexdigest()
+
+    def check(self, size: int, sha256: str | None) -> None:
+        """Raise ValueError unless the file begins with these bytes; without a digest, with as many."""
+        data = self.path.read_bytes()[:size] if self.path.exists() else b""
+        if len(data) < size:
+            raise ValueError(
+                f"{self.path} is shorter than at the last checkpoint; restore it, or start a new run."
+            )
+        if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
+            raise ValueError(
+                f"{self.path} is not as it was at the last checkpoint; restore it, or start a new run."
+            )
 
     def truncate(self, size: int) -> None:
         """Remove what comes after `size` bytes."""
         if not self.path.exists():
             self.path.touch()
-        if self.path.stat().st_size < size:
-            raise ValueError(
-                f"{self.path} is shorter than at the last checkpoint; restore it, or start a new run."
-            )
         os.truncate(self.path, size)
 
-    def repair(self) -> None:
-        """Remove a last line that a crash has left incomplete."""
-        if self.path.exists():
-            data = self.path.read_bytes()
-            if not data.endswith(b"\n"):
-                os.truncate(self.path, data.rfind(b"\n") + 1)
+    def rewrite(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        """Replace all lines, atomically."""
+        write_text(self.path, "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines))
 
 
 # ---------------------------------------------------------------------- text for people

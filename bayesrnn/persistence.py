@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from bayesrnn.storage import check_state, copy_state
+from bayesrnn.storage import check_header, check_state, copy_state
 from bayesrnn.torch_private import module_inside
 from bayesrnn.variational import priors
 from bayesrnn.weights.flat import FlatWeights
@@ -16,6 +16,15 @@ if TYPE_CHECKING:
     from bayesrnn.posterior import Posterior
 
 FORMAT = "bayesrnn-posterior-1"
+SCHEMA = {
+    "prior": (dict, type(None)),
+    "prior_type?": str,
+    "select": list,
+    "kl_gradient?": str,
+    "sigma_temperature?": (int, float),
+    "without?": list,
+}
+"""The entries of a posterior's header."""
 PRIOR = "prior."
 """What the names of a prior's own tensors begin with."""
 
@@ -69,14 +78,18 @@ def from_state(
             f"{source} has format {header.get('format')!r}, not {FORMAT!r}: "
             "it was written by another version, or is no posterior."
         )
+    check_header(header, SCHEMA, source)
     if prior is None:
         if header["prior"] is None:
             raise ValueError(
-                f"{source} was saved with a prior of type {header['prior_type']}, which only "
+                f"{source} was saved with a prior of type {header.get('prior_type')}, which only "
                 "its author can make: pass it as prior=."
             )
         own = {n[len(PRIOR) :]: t for n, t in state.items() if n.startswith(PRIOR)}
-        prior = priors.from_config(header["prior"], own)
+        try:
+            prior = priors.from_config(header["prior"], own)
+        except ValueError as error:
+            raise ValueError(f"{source} is damaged: {error}") from None
     ours = {k: v for k, v in state.items() if k.startswith(("mu.", "rho.", "model."))}
     _check_selection(header["select"], model, source)
 

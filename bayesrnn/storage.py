@@ -18,13 +18,17 @@ from bayesrnn.files import write_atomically
 
 
 def save_tensors(
-    path: str | os.PathLike[str], tensors: Mapping[str, Tensor], header: dict[str, Any]
+    path: str | os.PathLike[str],
+    tensors: Mapping[str, Tensor],
+    header: Mapping[str, Any],
+    *,
+    keep: Path | None = None,
 ) -> None:
-    """Write `tensors` and a JSON `header` to `path`, atomically."""
+    """Write `tensors` and a JSON `header` to `path`, atomically; `keep` is a name for what was there."""
     # Tied weights have several names; safetensors stores no aliases, so each name gets its own copy.
     plain = {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
     # One entry only: safetensors writes several in arbitrary order, and equal states should be equal files.
-    metadata = {"bayesrnn": json.dumps({"header": header, "sha256": _digest(plain, header)})}
+    metadata = {"bayesrnn": json.dumps({"header": header, "sha256": digest(plain, header)})}
 
     def write(temporary: str) -> None:
         try:
@@ -32,7 +36,7 @@ def save_tensors(
         except safetensors.SafetensorError as error:  # raised when the disk is full
             raise OSError(str(error)) from None
 
-    write_atomically(path, write)
+    write_atomically(path, write, keep=keep)
 
 
 def load_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -46,18 +50,44 @@ def load_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[
         with safetensors.safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except safetensors.SafetensorError as error:
-        raise ValueError(f"{path} is damaged or no safetensors file ({error}).") from None
+    except (safetensors.SafetensorError, TypeError, RuntimeError, AttributeError) as error:
+        said = str(error).partition("\n")[0]
+        raise ValueError(f"{path} is damaged or no safetensors file ({said}).") from None
     if "bayesrnn" not in metadata:
         raise ValueError(f"{path} was not written by bayesrnn: it has no bayesrnn header.")
     try:
         description = json.loads(metadata["bayesrnn"])
         header, sha256 = description["header"], description["sha256"]
-    except (json.JSONDecodeError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         header = sha256 = None
-    if not isinstance(header, dict) or _digest(tensors, header) != sha256:
+    if not isinstance(header, dict) or digest(tensors, header) != sha256:
         raise ValueError(f"{path} is damaged: its checksum does not match. Restore it from a copy.")
     return tensors, header
+
+
+Schema = Mapping[str, type | tuple[type, ...]]
+"""The types of a header's entries by name; a name that ends in "?" may be missing."""
+
+
+def check_header(header: Mapping[str, Any], schema: Schema, source: str) -> None:
+    """Raise ValueError unless a header has these entries, of these types, and numbers that are finite."""
+    for entry, kind in schema.items():
+        name = entry.removesuffix("?")
+        if name not in header:
+            if entry.endswith("?"):
+                continue
+            raise ValueError(f"{source} is damaged: its header has no {name!r}.")
+        value = header[name]
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+            names = " or ".join("null" if k is type(None) else k.__name__ for k in kinds)
+            raise ValueError(f"{source} is damaged: {name!r} in its header must be {names}.")
+        if isinstance(value, list) and not all(isinstance(item, str) for item in value):
+            raise ValueError(
+                f"{source} is damaged: {name!r} in its header must be a list of names."
+            )
+        if isinstance(value, int | float) and not -1e300 < value < 1e300:
+            raise ValueError(f"{source} is damaged: {name!r} in its header is {value}.")
 
 
 def check_state(expected: Mapping[str, Tensor], given: Mapping[str, Tensor], source: str) -> None:
@@ -92,7 +122,8 @@ def copy_state(
         tensor.copy_(given[name])
 
 
-def _digest(tensors: Mapping[str, Tensor], header: dict[str, Any]) -> str:
+def digest(tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> str:
+    """SHA-256 of named tensors and a header."""
     digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
     for name in sorted(tensors):
         tensor = tensors[name]

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from difflib import get_close_matches
+from typing import TextIO
 
 import tyro
 
 from bayesrnn import __version__
+from bayesrnn.cli import arguments as options_of
 from bayesrnn.cli import train
 from bayesrnn.cli.calibration import Calibration
 from bayesrnn.cli.captions.describe import Describe
 from bayesrnn.cli.captions.evaluate import Evaluate as EvaluateCaptions
 from bayesrnn.cli.captions.features import Features
 from bayesrnn.cli.compare import Compare
+from bayesrnn.cli.console import one_line
 from bayesrnn.cli.evaluate import Evaluate
 from bayesrnn.cli.generate import Generate
 from bayesrnn.cli.inspect import Inspect
@@ -22,6 +27,8 @@ from bayesrnn.cli.prune import Prune
 from bayesrnn.cli.report import Report
 from bayesrnn.cli.score import Score
 from bayesrnn.cli.uncertainty import Uncertainty
+from bayesrnn.cli.verify import Verify
+from bayesrnn.files import printable
 from bayesrnn.tasks import experiments
 from bayesrnn.training import Diverged
 
@@ -35,6 +42,7 @@ COMMANDS = {
     "calibration": Calibration,
     "report": Report,
     "inspect": Inspect,
+    "verify": Verify,
     "captions features": Features,
     "captions evaluate": EvaluateCaptions,
     "captions describe": Describe,
@@ -53,7 +61,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"bayesrnn {__version__}")
         return
     try:
-        _run(arguments)
+        with _escaping(arguments):
+            _run(arguments)
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output, such as `head`, has exited
     except (ValueError, OSError) as error:
@@ -62,6 +71,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         _fail(str(error), 2)
     except Diverged as error:
         _fail(str(error), 1)
+    except (MemoryError, RuntimeError) as error:
+        if debug or not _out_of_memory(error):
+            raise
+        _fail("this machine has too little memory for that; use smaller sizes.", 2)
     except KeyboardInterrupt:
         sys.exit(130)
 
@@ -72,9 +85,12 @@ def _run(arguments: list[str]) -> None:
     for words in (2, 1):  # a command may have two words, such as `captions train`
         name, options = " ".join(arguments[:words]), arguments[words:]
         if name in trained:
+            options_of.check_places(options)
             return train.run(trained[name], options)
         if name in COMMANDS:
-            return tyro.cli(COMMANDS[name], prog=f"bayesrnn {name}", args=options).run()
+            command = tyro.cli(COMMANDS[name], prog=f"bayesrnn {name}", args=options)
+            options_of.check(command)
+            return command.run()
     group = [name for name in names if name.startswith(f"{arguments[0]} ")]
     if group and (len(arguments) == 1 or arguments[1] in ("-h", "--help")):
         return print(_usage(group))
@@ -106,6 +122,42 @@ def _summary(command: type) -> str:
     return (command.__doc__ or "").split("\n")[0]
 
 
+@contextmanager
+def _escaping(arguments: Sequence[str]) -> Iterator[None]:
+    """Inside the block, no control character of an argument reaches the terminal through a message."""
+    if all(printable(argument) == argument for argument in arguments):
+        yield
+        return
+    with redirect_stdout(_Escaped(sys.stdout)), redirect_stderr(_Escaped(sys.stderr)):
+        yield
+
+
+class _Escaped(io.TextIOBase):
+    """A stream that escapes control characters on their way to another."""
+
+    def __init__(self, to: TextIO) -> None:
+        self.to = to
+
+    @property
+    def encoding(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return getattr(self.to, "encoding", None) or "utf-8"
+
+    def write(self, text: str) -> int:
+        self.to.write(printable(text))
+        return len(text)
+
+    def flush(self) -> None:
+        self.to.flush()
+
+
+def _out_of_memory(error: Exception) -> bool:
+    """Whether an allocation failed, in Python or in torch, which has no type of its own for that."""
+    said = ("allocate memory", "not enough memory", "Storage size calculation overflowed")
+    return isinstance(error, MemoryError) or any(text in str(error) for text in said)
+
+
 def _fail(message: str, code: int) -> None:
-    print(f"bayesrnn: {message}", file=sys.stderr)
+    line = one_line(message)
+    short = line if len(line) <= 2000 else f"{line[:1000]} ... {line[-500:]}"
+    print(f"bayesrnn: {short}", file=sys.stderr)
     sys.exit(code)

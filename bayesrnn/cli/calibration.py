@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from tyro.conf import Positional
+
+from bayesrnn.cli.arguments import Samples, Seed, Source, Streams, Words, output_folder
+from bayesrnn.cli.console import show, show_json
 
 
 @dataclass(frozen=True)
@@ -16,17 +18,17 @@ class Calibration:
 
     run_folders: Positional[tuple[Path, ...]]
     """Run folders of `bayesrnn train`, or files written by `bayesrnn prune --export`."""
-    samples: int = 10
+    samples: Samples = 10
     """Number of weight samples to average over; 0 to skip. Runs that cannot be sampled ignore it."""
-    words: int = 0
+    words: Words = 0
     """Number of words to evaluate on; 0 for all."""
     split: Literal["train", "valid", "test"] = "test"
     """Split to evaluate on: train, valid or test."""
-    streams: int = 20
+    streams: Streams = 20
     """Number of parallel streams to divide the text into."""
-    seed: int = 0
+    seed: Seed = 0
     """Random seed."""
-    data: str | None = None
+    data: Source | None = None
     """Text to evaluate on; by default the text each run was trained on."""
     out: Path | None = None
     """Folder to write the figures to."""
@@ -43,14 +45,10 @@ class Calibration:
         if not self.run_folders:
             raise ValueError("give at least one run folder.")
         check_extras(figures=self.out is not None)
-        if self.samples < 0:
-            raise ValueError(f"samples = {self.samples} must be 0 or more.")
-        if self.streams < 1:
-            raise ValueError(f"streams = {self.streams} must be at least 1.")
+        if self.out is not None:
+            output_folder(self.out, "reliability.png", "nats-by-confidence.png")
         models = open_trained(*self.run_folders)
         subjects = study.subjects(models, split=self.split, data=self.data, words=self.words)
-        if self.out is not None:
-            self.out.mkdir(parents=True, exist_ok=True)
         rows = []
         with steps(sum(2 * len(subject.tokens) for subject in subjects)) as tell:
             for subject in subjects:
@@ -59,9 +57,9 @@ class Calibration:
                 )
         if self.json:
             for row in rows:
-                print(json.dumps(row.as_json()))
+                show_json(row.as_json())
         else:
-            print(calibration.render(rows))
+            show(calibration.render(rows))
         if self.out is not None:
             pictures = {
                 "reliability.png": calibration.reliability(rows, "word"),
@@ -70,4 +68,4 @@ class Calibration:
             for name, figure in pictures.items():
                 path = figures.save(figure, self.out / name)
                 if not self.json:
-                    print(f"wrote {path}")
+                    show(f"wrote {path}")

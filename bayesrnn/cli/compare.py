@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tyro.conf import Positional
+
+from bayesrnn.cli.arguments import Rate, Samples, Source
+from bayesrnn.cli.console import note, show, show_json, working
+
+if TYPE_CHECKING:
+    from bayesrnn.training.run import Run
 
 
 @dataclass(frozen=True)
@@ -16,13 +22,13 @@ class Compare:
 
     run_folders: Positional[tuple[Path, ...]]
     """Run folders, all of the same experiment."""
-    samples: int = 0
+    samples: Samples = 0
     """Number of weight samples to average over; 0 to skip. Runs that cannot be sampled ignore it."""
     dynamic: bool = False
     """Add dynamic evaluation (language models only)."""
-    lr: float = 0.1
+    lr: Rate = 0.1
     """Learning rate of dynamic evaluation."""
-    data: str | None = None
+    data: Source | None = None
     """Data to evaluate on; by default the data each run was trained on."""
     markdown: bool = False
     """Print the table as Markdown."""
@@ -30,26 +36,34 @@ class Compare:
     """Print the table as JSON."""
 
     def run(self) -> None:
-        from rich.console import Console
-
         from bayesrnn.report.table import markdown_table, text_table
         from bayesrnn.training.experiment import CompareOptions, open_runs
 
-        if self.lr <= 0 or self.samples < 0:
-            raise ValueError(
-                f"lr = {self.lr} must be above 0, and samples = {self.samples} 0 or more."
-            )
-        experiment, runs = open_runs(self.run_folders)
+        experiment, opened = open_runs(self.run_folders)
+        runs, unfinished = finished(opened)
         options = CompareOptions(self.samples, self.dynamic, self.lr, self.data)
-        console = Console(stderr=True, quiet=not sys.stderr.isatty())
-        with console.status("evaluating") as status:
-            found = experiment.compare(
-                runs, options, lambda what: status.update(f"evaluating {what}")
-            )
-        for note in found.notes:
-            print(note, file=sys.stderr)
+        with working("evaluating") as tell:
+            found = experiment.compare(runs, options, lambda what: tell(f"evaluating {what}"))
+        for line in found.notes:
+            note(line)
+        for run in unfinished:
+            note(f"{run.folder}: unfinished, it has no weights until its first epoch ends.")
         if self.json:
-            print(json.dumps(list(found.rows)))
+            show_json(list(found.rows))
         else:
             table = markdown_table if self.markdown else text_table
-            print(table(found.headings, found.cells))
+            empty = [["-"] * (len(found.headings) - 1) for _ in unfinished]
+            rest = [
+                [f"{r.name} (unfinished)", *row] for r, row in zip(unfinished, empty, strict=True)
+            ]
+            show(table(found.headings, [*found.cells, *rest]))
+
+
+def finished(runs: Sequence[Run]) -> tuple[list[Run], list[Run]]:
+    """The runs with weights, at least one, and those without: their first epoch is not finished."""
+    done = [run for run in runs if run.weights.exists()]
+    if not done:
+        raise ValueError(
+            f"{runs[0].folder} has no weights yet: its first epoch is not finished; train it further."
+        )
+    return done, [run for run in runs if run not in done]

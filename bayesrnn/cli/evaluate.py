@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from tyro.conf import Positional
+
+from bayesrnn.cli.arguments import Rate, Samples, Seed, Source, Streams
+from bayesrnn.cli.console import show, show_json
 
 
 @dataclass(frozen=True)
@@ -19,19 +21,19 @@ class Evaluate:
     """Run folder of `bayesrnn train`, or a file written by `bayesrnn prune --export`."""
     split: Literal["train", "valid", "test"] = "test"
     """Split to evaluate on: train, valid or test."""
-    samples: int = 0
+    samples: Samples = 0
     """Number of weight samples to average over; 0 to skip."""
     sharpened: bool = False
     """Add the sharpened posterior's score, an upper bound on perplexity."""
     dynamic: bool = False
     """Add dynamic evaluation to each way of predicting."""
-    lr: float = 0.1
+    lr: Rate = 0.1
     """Learning rate of dynamic evaluation."""
-    streams: int = 1
+    streams: Streams = 1
     """Number of parallel streams to divide the text into; with 1 the state is carried through all of it."""
-    seed: int = 0
+    seed: Seed = 0
     """Random seed."""
-    data: str | None = None
+    data: Source | None = None
     """Text to evaluate on; by default the text the run was trained on."""
     json: bool = False
     """Print one line of JSON for each result."""
@@ -46,10 +48,6 @@ class Evaluate:
         )
         from bayesrnn.tasks.language.trained import open_trained
 
-        if self.streams < 1:
-            raise ValueError(f"streams = {self.streams} must be at least 1.")
-        if self.lr <= 0:
-            raise ValueError(f"lr = {self.lr} must be above 0.")
         (model,) = open_trained(self.run_folder)
         method, config = model.method, model.config
         # Each way of predicting: its name, and the arguments for `perplexity`.
@@ -76,7 +74,7 @@ class Evaluate:
         tokens = model.tokens(self.split, self.data)
         words = len(tokens) - 1
         if not self.json:
-            print(f"{self.run_folder}, {self.split}: {words:,} words")
+            show(f"{self.run_folder}, {self.split}: {words:,} words")
         hidden = self.json or not sys.stdout.isatty()
         for name, options in ways:
             with Progress(transient=True, disable=hidden) as bar:
@@ -96,8 +94,8 @@ class Evaluate:
                     "nats": result.nats,
                     "upper_bound": result.is_bound,
                 }
-                print(json.dumps(record))
+                show_json(record)
             else:
                 sign = "<=" if result.is_bound else "  "
                 note = "  (an upper bound: sharpened on these words)" if result.is_bound else ""
-                print(f"  {name:22} perplexity {sign} {result.value:8.2f}{note}")
+                show(f"  {name:22} perplexity {sign} {result.value:8.2f}{note}")

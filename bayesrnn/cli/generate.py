@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from tyro.conf import Positional
+
+from bayesrnn.cli.arguments import Between, Seed, Temperature
+from bayesrnn.cli.console import note, one_line, show, show_json
 
 
 @dataclass(frozen=True)
@@ -19,21 +22,20 @@ class Generate:
     """Run folder of `bayesrnn train`, or a file written by `bayesrnn prune --export`."""
     prompt: str = ""
     """Text to continue."""
-    words: int = 60
+    words: Annotated[int, Between(1, 10**6)] = 60
     """Number of words to generate."""
-    temperature: float = 1.0
+    temperature: Temperature = 1.0
     """Sampling temperature; below 1 favours likely words, above 1 flattens the distribution."""
-    top_k: int = 0
+    top_k: Annotated[int, Between(0, 10**9)] = 0
     """Sample among the k likeliest words only; 0 for all words."""
     weights: Literal["mean", "sample"] = "mean"
     """Weights to generate with: the posterior mean, or one sample."""
-    seed: int = 0
+    seed: Seed = 0
     """Random seed."""
     json: bool = False
     """Print the prompt and the generated words as JSON."""
 
     def run(self) -> None:
-        from bayesrnn.data.vocabulary import END
         from bayesrnn.tasks.language.data.sources import tokenizer
         from bayesrnn.tasks.language.evaluation.generation import generate
         from bayesrnn.tasks.language.trained import open_trained
@@ -42,9 +44,7 @@ class Generate:
         prompt = tokenizer(model.config.data)(self.prompt)
         for word in prompt:
             if word not in model.vocabulary.index:
-                print(
-                    f"bayesrnn: {word!r} is not in the vocabulary; read as <unk>.", file=sys.stderr
-                )
+                note(f"bayesrnn: {word!r} is not in the vocabulary; read as <unk>.")
         written = generate(
             model.method,
             model.vocabulary,
@@ -56,6 +56,20 @@ class Generate:
             seed=self.seed,
         )
         if self.json:
-            print(json.dumps({"prompt": prompt, "words": written}))
+            show_json({"prompt": prompt, "words": list(written)})
         else:
-            print(" ".join([*prompt, *written]).replace(f" {END} ", "\n").removesuffix(f" {END}"))
+            _show_words(chain(prompt, written))
+
+
+def _show_words(words: Iterable[str]) -> None:
+    """Print words as they come, each sentence on its line."""
+    from bayesrnn.data.vocabulary import END
+
+    before = ""
+    for word in words:
+        if word == END:
+            before = "\n" if before else ""
+            continue
+        show(before + one_line(word), end="")
+        before = " "
+    show()

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional
+
+from bayesrnn.cli.console import one_line, show_json
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -22,7 +27,7 @@ class Inspect:
     def run(self) -> None:
         summary = _summary(self.file)
         if self.json:
-            print(json.dumps(summary))
+            show_json(summary)
         else:
             _print_table(summary)
 
@@ -30,15 +35,20 @@ class Inspect:
 def _summary(path: Path) -> dict:
     import torch
 
-    from bayesrnn.storage import load_tensors
+    from bayesrnn.persistence import SCHEMA
+    from bayesrnn.storage import check_header, load_tensors
     from bayesrnn.variational.gaussian import sigma_from_rho, signal_to_noise
 
     tensors, header = load_tensors(path)
     if "select" not in header:
         raise ValueError(f"{path} has no posterior.")
+    check_header(header, SCHEMA, str(path))
     rows = []
     for name in header["select"]:
-        mu, sigma = tensors[f"mu.{name}"], sigma_from_rho(tensors[f"rho.{name}"])
+        mu, rho = (_weights(f"{kind}.{name}", tensors, path) for kind in ("mu", "rho"))
+        if mu.shape != rho.shape:
+            raise ValueError(f"{path}: mu and rho of {name!r} differ in shape; it is no posterior.")
+        sigma = sigma_from_rho(rho)
         snr = signal_to_noise(mu, sigma)
         rows.append(
             {
@@ -53,21 +63,30 @@ def _summary(path: Path) -> dict:
         )
     return {
         "file": str(path),
-        "prior": header["prior"] or header["prior_type"],
+        "prior": header["prior"] or header.get("prior_type", "unknown"),
         "sharpened": header.get("sharpened"),
         "weights": sum(row["weights"] for row in rows),
         "tensors": rows,
     }
 
 
+def _weights(name: str, tensors: Mapping[str, Tensor], path: Path) -> Tensor:
+    """One tensor of a posterior; ValueError unless it has some real numbers."""
+    found = tensors.get(name)
+    if found is None or not found.is_floating_point() or not found.numel():
+        raise ValueError(f"{path} has no weights {name!r}, which its header names; it is damaged.")
+    return found.float()
+
+
 def _print_table(summary: dict) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     console = Console()
-    console.print(f"prior      {_described(summary['prior'])}", highlight=False)
+    console.print(Text(f"prior      {one_line(_described(summary['prior']))}"))
     if summary["sharpened"]:
-        console.print(f"sharpened  {_described(summary['sharpened'])}", highlight=False)
+        console.print(Text(f"sharpened  {one_line(_described(summary['sharpened']))}"))
     table = Table(box=None, header_style="bold")
     table.add_column("weights", overflow="fold")
     table.add_column("shape")
@@ -75,7 +94,7 @@ def _print_table(summary: dict) -> None:
         table.add_column(heading, justify="right")
     for row in summary["tensors"]:
         table.add_row(
-            row["name"],
+            Text(one_line(row["name"])),
             "x".join(map(str, row["shape"])),
             f"{row['mean_rms']:.4g}",
             f"{row['sigma_median']:.4g}",
@@ -89,8 +108,8 @@ def _print_table(summary: dict) -> None:
     )
 
 
-def _described(settings: dict | str) -> str:
-    if isinstance(settings, str):
-        return settings
+def _described(settings: Any) -> str:
+    if not isinstance(settings, dict):
+        return str(settings)
     values = ", ".join(f"{k}={v}" for k, v in settings.items() if k != "name")
     return f"{settings['name']}({values})" if "name" in settings else values

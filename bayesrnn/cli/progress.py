@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from bayesrnn.cli.console import one_line
+
 
 @contextmanager
 def steps(total: int) -> Iterator[Callable[[str, int], None]]:
@@ -15,7 +17,7 @@ def steps(total: int) -> Iterator[Callable[[str, int], None]]:
 
     console = Console(stderr=True)
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TextColumn("{task.percentage:>3.0f}%"),
         TimeRemainingColumn(),
@@ -24,4 +26,4 @@ def steps(total: int) -> Iterator[Callable[[str, int], None]]:
         *columns, console=console, transient=True, disable=not sys.stderr.isatty()
     ) as bar:
         task = bar.add_task("", total=total)
-        yield lambda what, count: bar.update(task, description=what, advance=count)
+        yield lambda what, count: bar.update(task, description=one_line(what), advance=count)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from tyro.conf import Positional
+
+from bayesrnn.cli.arguments import Drop, Source, Streams, output_folder
+from bayesrnn.cli.console import show, show_json
+
+PICTURES = ("pruning-curve.png", "pruning-patterns.png")
 
 
 @dataclass(frozen=True)
@@ -16,7 +20,7 @@ class Prune:
 
     run_folder: Positional[Path]
     """Run folder of `bayesrnn train` with method bbb or sharpened."""
-    drop: float | None = None
+    drop: Drop | None = None
     """Share of weights to drop, for the pattern figure and the export; 0.8 by default."""
     max_loss: str | None = None
     """Largest allowed rise in perplexity, such as 1% or 0.01; finds the share, instead of --drop."""
@@ -32,9 +36,9 @@ class Prune:
     """Folder to write the figures to: the pruning curve and the pattern of each gate."""
     split: Literal["train", "valid", "test"] = "valid"
     """Split to evaluate on: train, valid or test."""
-    streams: int = 20
+    streams: Streams = 20
     """Number of parallel streams to divide the text into."""
-    data: str | None = None
+    data: Source | None = None
     """Text to evaluate on; by default the text the run was trained on."""
     json: bool = False
     """Print the results as JSON."""
@@ -42,7 +46,7 @@ class Prune:
     def run(self) -> None:
         from bayesrnn.cli.progress import steps
         from bayesrnn.evaluation.pruning import DROPS
-        from bayesrnn.files import check_writable
+        from bayesrnn.files import check_output
         from bayesrnn.report.extras import check_extras
         from bayesrnn.report.figures import save
         from bayesrnn.tasks.language import figures
@@ -51,22 +55,16 @@ class Prune:
 
         if self.drop is not None and self.max_loss is not None:
             raise ValueError("give --drop or --max-loss, not both.")
-        if self.streams < 1:
-            raise ValueError(f"streams = {self.streams} must be at least 1.")
         drop = 0.8 if self.drop is None else self.drop
-        if not 0 <= drop < 1:
-            raise ValueError(
-                f"drop = {drop} must be at least 0 and below 1: a share of the weights."
-            )
         max_loss = None if self.max_loss is None else _share(self.max_loss)
+        if self.export is not None:
+            check_output(self.export)
+        if self.out is not None:
+            check_extras(figures=True)
+            output_folder(self.out, *PICTURES)
         model = open_folder(self.run_folder)
         report.posterior_of(model)  # reject a run without a posterior before any work
         baseline = None if self.baseline is None else open_folder(self.baseline)
-        if self.export is not None:
-            check_writable(self.export)
-        if self.out is not None:
-            check_extras(figures=True)
-            self.out.mkdir(parents=True, exist_ok=True)
         with steps(len(DROPS) * (2 if baseline is None else 3)) as tell:
             study = report.study_pruning(
                 model,
@@ -88,10 +86,8 @@ class Prune:
         written = []
         if self.out is not None:
             kept = study.order.kept(study.drop)
-            for name, figure in [
-                ("pruning-curve.png", figures.pruning_curve(study.curves, study.drop, self.split)),
-                ("pruning-patterns.png", figures.pruning_patterns(kept)),
-            ]:
+            curve = figures.pruning_curve(study.curves, study.drop, self.split)
+            for name, figure in zip(PICTURES, (curve, figures.pruning_patterns(kept)), strict=True):
                 written.append(save(figure, self.out / name))
         if self.json:
             record = study.as_json()
@@ -102,22 +98,22 @@ class Prune:
                     "hidden": exported.shrunk.hidden,
                     "sizes": [size.as_json() for size in exported.sizes],
                 }
-            print(json.dumps(record))
+            show_json(record)
             return
-        print(f"{self.run_folder}: {self.split} perplexity, weights dropped in the order of")
-        print(report.render_curves(study))
+        show(f"{self.run_folder}: {self.split} perplexity, weights dropped in the order of")
+        show(report.render_curves(study))
         rise = study.perplexity / study.curves[report.SIGNAL_TO_NOISE][0.0] - 1
-        print(f"{study.drop:.2%} dropped: perplexity {study.perplexity:.2f} ({rise:+.2%})")
+        show(f"{study.drop:.2%} dropped: perplexity {study.perplexity:.2f} ({rise:+.2%})")
         if exported is not None:
             units = exported.shrunk
-            print(
+            show(
                 f"\nunits left: {units.hidden[1]} of {units.hidden[0]} a layer, "
                 f"{units.embedding[1]} of {units.embedding[0]} of the embedding"
             )
-            print(report.render_sizes(exported.sizes))
+            show(report.render_sizes(exported.sizes))
             written.append(self.export)
         for path in written:
-            print(f"wrote {path}")
+            show(f"wrote {path}")
 
 
 def _share(text: str) -> float:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
 
 from tyro.conf import Positional
+
+from bayesrnn.cli.arguments import Samples, Seed, check_input
+from bayesrnn.cli.console import one_line, show_json
 
 
 @dataclass(frozen=True)
@@ -18,10 +20,10 @@ class Score:
     """Run folder of `bayesrnn train`, or a file written by `bayesrnn prune --export`."""
     file: Positional[Path]
     """Text file with words separated by white space; - for standard input."""
-    samples: int | None = None
+    samples: Samples | None = None
     """Number of weight samples to average over; 0 for the mean weights, without mutual information.
     By default 10 if the run can be sampled."""
-    seed: int = 0
+    seed: Seed = 0
     """Random seed."""
     json: bool = False
     """Print one line of JSON for each word."""
@@ -31,6 +33,7 @@ class Score:
         from bayesrnn.tasks.language.evaluation.words import read_words, score_words
         from bayesrnn.tasks.language.trained import open_trained
 
+        check_input(self.file)
         (model,) = open_trained(self.run_folder)
         lines = read_words(self.file, tokenizer(model.config.data))
         samples = self.samples
@@ -39,7 +42,7 @@ class Score:
         scored = score_words(model.method, model.vocabulary, lines, samples=samples, seed=self.seed)
         if self.json:
             for word in scored:
-                print(json.dumps(word.as_json()))
+                show_json(word.as_json())
             return
         _print_coloured(list(scored))
 
@@ -58,7 +61,9 @@ def _print_coloured(words) -> None:
         style = "red" if word.surprise > 8 else "yellow" if word.surprise > 5 else ""
         if word.mutual_information > 0.3:
             style += " underline"
-        text.append(word.word + ("*" if word.unknown else ""), style=style.strip() or None)
+        text.append(
+            one_line(word.word) + ("*" if word.unknown else ""), style=style.strip() or None
+        )
         text.append(" ")
     console.print(text)
     count = len(words)
@@ -66,10 +71,15 @@ def _print_coloured(words) -> None:
     entropy = sum(word.entropy for word in words) / count
     information = sum(word.mutual_information for word in words) / count
     console.print(
-        f"{count} words: perplexity {math.exp(nats):.1f}, entropy {entropy:.2f} nats/word, "
+        f"{count} words: perplexity {_exp(nats):.1f}, entropy {entropy:.2f} nats/word, "
         f"mutual information {information:.3f} nats/word"
     )
     console.print(
         "yellow: less likely than e^-5; red: than e^-8; underlined: mutual information over 0.3; "
         "*: not in the vocabulary"
     )
+
+
+def _exp(nats: float) -> float:
+    """e^nats, infinite where a float ends."""
+    return math.exp(nats) if nats < 700 else math.inf

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 import tyro
 from tyro.conf import OmitArgPrefixes, arg
 
+from bayesrnn.cli.console import note, show, show_json
 from bayesrnn.training.experiment import Experiment, Prepared, open_run
 from bayesrnn.training.settings import Settings, check_resumable
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from bayesrnn.training.loop import Trainer
 
 C = TypeVar("C", bound=Settings)
+
+STOPPING = (signal.SIGINT, signal.SIGTERM)
+"""Ctrl-C, and how machines are shut down and jobs preempted."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,7 @@ def _given(arguments: list[str], name: str) -> str | None:
 
 
 def _train(experiment: Experiment, options: Train[Any]) -> None:
+    from bayesrnn.files import locked, remove_temporaries
     from bayesrnn.memory import keep_memory
     from bayesrnn.training.loop import Trainer
     from bayesrnn.training.run import Run
@@ -82,29 +86,35 @@ def _train(experiment: Experiment, options: Train[Any]) -> None:
     if resumed:
         check_resumable(resumed.config, config)
     ready: Prepared = experiment.prepare(config, resumed)
-    for note in ready.notes:
-        print(note, file=sys.stderr)
-    run = resumed or Run.create(folder, ready.config, ready.files)
-    run = replace(run, config=ready.config)
+    for line in ready.notes:
+        note(line)
+    run = Run(folder, ready.config, tuple(ready.files), ready.data)
     trainer = Trainer(run, ready.task, ready.method, checkpoint_minutes=options.checkpoint_minutes)
-    if resumed:
-        trainer.resume()
-        run.write_config()
+    if not resumed:
+        run.make_folder()
     keep_memory()
-    last = _follow(trainer, experiment, tensorboard=options.tensorboard, quiet=options.json)
+    with locked(folder):
+        remove_temporaries(folder)
+        if resumed:
+            for line in trainer.resume():
+                note(line)
+            run.write_config()
+        else:
+            run.write(ready.files)
+        last = _follow(trainer, experiment, tensorboard=options.tensorboard, quiet=options.json)
     if options.json:
-        print(json.dumps(last or (run.read_metrics("epoch") or [{}])[-1]))
+        show_json(last or (run.read_metrics("epoch") or [{}])[-1])
     elif trainer.stop:
         epochs, minibatch = trainer.position
-        print(f"stopped after {epochs} epochs and {minibatch} steps; resume with:")
-        print(f"  bayesrnn {experiment.command} --resume --run {folder}")
+        show(f"stopped after {epochs} epochs and {minibatch} steps; resume with:")
+        show(f"  bayesrnn {experiment.command} --resume --run {folder}")
     if trainer.stop:
-        sys.exit(130)
+        sys.exit(128 + trainer.stop)
     if not options.json:
         best, epoch = trainer.best
         files = ["weights.safetensors", "metrics.jsonl", "config.toml", *ready.files]
-        print(f"best {experiment.goal_text(best)}, in epoch {epoch}")
-        print(f"wrote {folder}: {', '.join(files)}")
+        show(f"best {experiment.goal_text(best)}, in epoch {epoch}")
+        show(f"wrote {folder}: {', '.join(files)}")
 
 
 def _follow(
@@ -117,7 +127,9 @@ def _follow(
     per_epoch = len(trainer.task)
     last = None
     columns = (TextColumn("{task.description}"), BarColumn(24), TimeRemainingColumn())
-    signal.signal(signal.SIGINT, lambda *_: _stop(trainer))
+    before = {number: signal.getsignal(number) for number in STOPPING}
+    for number in STOPPING:
+        signal.signal(number, lambda number, _: _stop(trainer, number))
     with Progress(*columns, transient=True, disable=quiet or not sys.stdout.isatty()) as bar:
         epochs, done = trainer.position
         shown = bar.add_task(
@@ -142,16 +154,18 @@ def _follow(
                     if not quiet:
                         line = experiment.epoch_line(measured)
                         bar.console.print(line, highlight=False, soft_wrap=True)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number, handler in before.items():
+        signal.signal(number, handler)
     if board is not None:
         board.close()
     return last
 
 
-def _stop(trainer: Trainer) -> None:
-    if trainer.stop:
+def _stop(trainer: Trainer, number: int) -> None:
+    """Save and end after the current step; a second Ctrl-C ends at once."""
+    if trainer.stop and number == signal.SIGINT:
         raise KeyboardInterrupt
-    trainer.stop = True
+    trainer.stop = number
 
 
 def _board(folder: Path):

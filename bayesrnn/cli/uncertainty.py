@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from tyro.conf import Positional
+
+from bayesrnn.cli.arguments import (
+    Between,
+    Seed,
+    Share,
+    Source,
+    Streams,
+    Window,
+    Words,
+    output_folder,
+)
+from bayesrnn.cli.console import show, show_json
+
+PICTURES = ("entropy-gap.png", "told-apart.png", "told-apart-mi.png")
 
 
 @dataclass(frozen=True)
@@ -16,24 +29,24 @@ class Uncertainty:
 
     run_folders: Positional[tuple[Path, ...]]
     """Run folders of `bayesrnn train`, or files written by `bayesrnn prune --export`."""
-    samples: tuple[int, ...] = (1, 2, 5, 10, 20)
+    samples: tuple[Annotated[int, Between(1, 10_000)], ...] = (1, 2, 5, 10, 20)
     """Numbers of weight samples to average over. Runs that cannot be sampled ignore them."""
-    other: str | None = None
+    other: Source | None = None
     """Text of another domain: pydocs, ptb, wikitext-2, a folder or a file. By default pydocs, for runs
     that were trained on other text but know most of its words."""
-    noise: tuple[float, ...] = (0.05, 0.1, 0.2, 0.5)
+    noise: tuple[Share, ...] = (0.05, 0.1, 0.2, 0.5)
     """Shares of words to replace by random ones, one noisy text for each."""
-    window: int = 10
+    window: Window = 10
     """Number of words in a window to classify as in- or out-of-distribution."""
-    words: int = 0
+    words: Words = 0
     """Number of words to evaluate on; 0 for all."""
     split: Literal["train", "valid", "test"] = "test"
     """Split to evaluate on: train, valid or test."""
-    streams: int = 20
+    streams: Streams = 20
     """Number of parallel streams to divide the text into."""
-    seed: int = 0
+    seed: Seed = 0
     """Random seed."""
-    data: str | None = None
+    data: Source | None = None
     """In-distribution text; by default the text each run was trained on."""
     out: Path | None = None
     """Folder to write the figures to."""
@@ -53,6 +66,8 @@ class Uncertainty:
             raise ValueError("give at least one run folder.")
         check_extras(figures=self.out is not None)
         study.check_counts(self.samples)
+        if self.out is not None:
+            output_folder(self.out, *PICTURES)
         models = open_trained(*self.run_folders)
         subjects = study.subjects(models, split=self.split, data=self.data, words=self.words)
         work = []
@@ -68,8 +83,6 @@ class Uncertainty:
         for _, texts in work:
             for text in texts:
                 check_window(self.window, len(text.tokens) - 1)
-        if self.out is not None:
-            self.out.mkdir(parents=True, exist_ok=True)
         gaps = []
         total = sum(study.passes(subject, texts, self.samples) for subject, texts in work)
         with steps(total) as tell:
@@ -85,22 +98,22 @@ class Uncertainty:
                 )
         if self.json:
             for gap in gaps:
-                print(json.dumps(gap.as_json()))
+                show_json(gap.as_json())
         else:
             words = ", ".join(f"{n:,}" for n in sorted({len(s.tokens) - 1 for s in subjects}))
-            print(
+            show(
                 f"{words} words of {self.split} text; entropies in nats/word; gaps relative to the true "
                 f"text;\nAUROC of classifying windows of {self.window} words by entropy (H), mutual "
                 "information (MI) and -log p\n"
             )
-            print(study.render_gaps(gaps))
+            show(study.render_gaps(gaps))
         if self.out is not None:
-            pictures = {
-                "entropy-gap.png": figures.entropy_gap(gaps),
-                "told-apart.png": figures.told_apart(gaps),
-                "told-apart-mi.png": figures.told_apart(gaps, "mutual_information"),
-            }
-            for name, figure in pictures.items():
+            pictures = (
+                figures.entropy_gap(gaps),
+                figures.told_apart(gaps),
+                figures.told_apart(gaps, "mutual_information"),
+            )
+            for name, figure in zip(PICTURES, pictures, strict=True):
                 path = save(figure, self.out / name)
                 if not self.json:
-                    print(f"wrote {path}")
+                    show(f"wrote {path}")

@@ -61,11 +61,26 @@ class Vocabulary:
 
     @classmethod
     def read(cls, path: Path) -> Vocabulary:
-        """Read a file with one word per line."""
-        words = path.read_text(encoding="utf-8").split("\n")[:-1]
+        """Read a file with one word per line; ValueError if that is not what it is."""
+        try:
+            text = path.read_bytes().decode("utf-8")
+        except OSError as error:
+            raise ValueError(f"cannot read {path}: {error.strerror or error}.") from None
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"{path} is not a vocabulary: not UTF-8 at byte {error.start}."
+            ) from None
+        # Only these end a line: any other control character is part of a word.
+        *words, rest = text.replace("\r\n", "\n").split("\n")
         if UNKNOWN not in words or END not in words:
             raise ValueError(f"{path} is not a vocabulary: it lacks {UNKNOWN} or {END}.")
+        if rest:
+            raise ValueError(
+                f"{path} is cut off: its last line has no end. Restore it from a copy."
+            )
+        if len(set(words)) < len(words):
+            raise ValueError(f"{path} is damaged: it has a word twice. Restore it from a copy.")
         return cls(tuple(words))
 
     def text(self) -> str:
-        return "".join(f"{word}\n" for word in self.words)
+        return "\n".join((*self.words, ""))

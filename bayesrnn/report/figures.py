@@ -15,7 +15,7 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
 
-from bayesrnn.files import write_atomically
+from bayesrnn.files import printable, write_atomically
 from bayesrnn.report.extras import need
 
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ def learning_curves(
     """A metric by epoch: validation with filled markers, training dotted with empty ones."""
     figure, axes = axes_figure(x_label, label)
     for index, (name, lines) in enumerate(runs.items()):
+        lines = [line for line in lines if _numbers(line, x, valid, *([train] if train else []))]
         at = [line[x] for line in lines]
         style: dict[str, Any] = {"color": colour(index), "marker": marker(index)}
         style["markevery"] = max(1, len(lines) // 12)
@@ -162,8 +163,13 @@ def marker(index: int) -> str:
 
 def label_text(name: str, *more: str) -> str:
     """A label shown literally: matplotlib reads $ as mathematics and hides labels that begin with _."""
-    text = ", ".join([name, *more]).replace("$", r"\$")
+    text = printable(", ".join([name, *more])).replace("\n", r"\n").replace("$", r"\$")
     return f" {text}" if text.startswith("_") else text
+
+
+def _numbers(line: Mapping[str, Any], *names: str) -> bool:
+    """Whether a line of metrics has these numbers."""
+    return all(isinstance(line.get(name), int | float) for name in names)
 
 
 def plain_log_ticks(axis: Any) -> None:

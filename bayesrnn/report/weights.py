@@ -153,7 +153,7 @@ def information(bits: Mapping[str, tuple[float, int]]) -> Figure:
             va="center",
             fontsize=8,
         )
-    axes.set_yticks(range(len(names)), names)
+    axes.set_yticks(range(len(names)), [label_text(name) for name in names])
     axes.set_xlim(right=max(total) * 1.45)
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)

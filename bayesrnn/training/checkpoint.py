@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from bayesrnn.storage import load_tensors
+from bayesrnn.training.binding import check_binding
 from bayesrnn.training.run import Run
 
 FORMAT = "bayesrnn-checkpoint-1"
@@ -48,19 +50,52 @@ class Position:
         return cls(**{k: v for k, v in header.items() if k in own}, sums=sums)
 
 
-def read_checkpoint(run: Run) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors and header of a run's checkpoint; temporary files of a killed process are removed."""
-    for half_written in run.folder.glob(".*"):
-        half_written.unlink()
-    if not run.checkpoint.exists():
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a run is resumed from."""
+
+    tensors: dict[str, Tensor]
+    header: dict[str, Any]
+    notes: tuple[str, ...] = ()
+    """What the user should know, one line each: that it is the one before a damaged one."""
+
+
+def read_checkpoint(run: Run) -> Checkpoint | None:
+    """The last checkpoint of a run that is intact and its own; None if the run was stopped before it had any.
+
+    Raise ValueError if there are some, and neither the last nor the one before it can be used.
+    """
+    problems: list[str] = []
+    for path in (run.checkpoint, run.previous_checkpoint):
+        try:
+            tensors, header = _read(run, path)
+        except ValueError as error:
+            problems.append(str(error))
+        except FileNotFoundError:
+            if path == run.checkpoint and run.previous_checkpoint.exists():
+                problems.append(f"{path} is missing.")
+        else:
+            notes = (f"{problem} Resuming from the checkpoint before it." for problem in problems)
+            return Checkpoint(tensors, header, tuple(notes))
+    if problems:
+        raise ValueError(problems[0])
+    if run.weights.exists() or run.metrics.read(skip_damaged=True):
         raise ValueError(
             f"{run.folder} has no checkpoint.safetensors to resume from; start a new run."
         )
-    tensors, header = load_tensors(run.checkpoint)
+    return None
+
+
+def _read(run: Run, path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    if not path.exists():
+        raise FileNotFoundError(path)
+    tensors, header = load_tensors(path)
     if header.get("format") != FORMAT:
         raise ValueError(
-            f"{run.checkpoint} was written by another version of bayesrnn; resume with that version."
+            f"{path} was written by another version of bayesrnn; resume with that version."
         )
+    check_binding(header, path, run.config, run.data)
+    run.metrics.check(header["metrics_size"], header.get("metrics_sha256"))
     return tensors, header
 
 

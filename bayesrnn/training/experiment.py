@@ -106,6 +106,8 @@ class Prepared:
     """Additional text files of a new run folder, by name."""
     notes: Sequence[str] = ()
     """What the user should know of the data, one line each, such as files that were left out."""
+    data: str | None = None
+    """A digest of the training data, which a resumed run must have again."""
 
 
 @dataclass(frozen=True)

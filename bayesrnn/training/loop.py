@@ -13,10 +13,12 @@ import torch
 from torch import Tensor
 
 from bayesrnn.gradients import total_norm
+from bayesrnn.kernels import one_pass
 from bayesrnn.methods import Method
-from bayesrnn.storage import save_tensors
+from bayesrnn.storage import load_tensors
 from bayesrnn.training import Diverged
 from bayesrnn.training.averaging import STEPS_BETWEEN_UPDATES, WeightAverage
+from bayesrnn.training.binding import check_binding
 from bayesrnn.training.checkpoint import FORMAT, Position, part, read_checkpoint
 from bayesrnn.training.experiment import Minibatch, Task
 from bayesrnn.training.run import Run
@@ -41,7 +43,10 @@ class Progress:
 
 
 class Trainer:
-    """Trains a run: iterate over `run()`. Set `stop` to write a checkpoint and end after the current step."""
+    """Trains a run: iterate over `run()`.
+
+    Set `stop` to anything but 0 to write a checkpoint and end after the current step.
+    """
 
     def __init__(
         self, run: Run, task: Task, method: Method, *, checkpoint_minutes: float = 10.0
@@ -63,7 +68,7 @@ class Trainer:
         self.average = WeightAverage(self.parameters, config.average) if config.average else None
         self.noise = torch.Generator().manual_seed(config.seed + 1)
         self.checkpoint_seconds = 60 * checkpoint_minutes
-        self.stop = False
+        self.stop: int = 0
         self._at = Position(task.goal.worst)
         self._running = False
         self._measured: list[dict[str, Any]] = []
@@ -94,12 +99,12 @@ class Trainer:
         try:
             new_run = self._at == Position(self.task.goal.worst)
             if new_run:  # write a checkpoint at once, so that it can be resumed whatever happens
-                self.run_folder.truncate_metrics(0)
+                self.run_folder.metrics.truncate(0)
                 self.save_checkpoint()
             yield from self._steps()
         except OSError as error:
             raise OSError(
-                f"cannot write to {self.run_folder.folder}: {error}. The previous checkpoint is intact; make "
+                f"cannot write to {self.run_folder.folder}: {error}. What was written before is intact; make "
                 "room and continue with --resume."
             ) from None
         finally:
@@ -120,7 +125,7 @@ class Trainer:
             epoch_over = self._at.cut == len(self.task)
             if epoch_over:
                 self._end_epoch()
-                self.run_folder.append_timing(
+                self.run_folder.timing.append(
                     {
                         "epoch": self._at.epoch,
                         "seconds": timed_seconds,
@@ -240,7 +245,7 @@ class Trainer:
         reached = valid[task.goal.metric]
         if task.goal.better(reached, than=at.best):
             at.best, at.best_epoch = reached, at.epoch
-            self.run_folder.save_weights(method)
+            self.run_folder.save_weights(method, epoch=at.epoch)
 
     def _kl(self) -> float | None:
         kl = self.method.kl()
@@ -248,7 +253,7 @@ class Trainer:
         return self._kl_per_item
 
     def _measure(self, metrics: dict[str, Any]) -> None:
-        self.run_folder.append_metrics(metrics)
+        self.run_folder.metrics.append(metrics)
         self._measured.append(metrics)
 
     def _diverged(self, nats: float) -> NoReturn:
@@ -275,17 +280,26 @@ class Trainer:
         for index, parameter in enumerate(self.parameters):
             for name, tensor in self.optimizer.state.get(parameter, {}).items():
                 tensors[f"optimizer.{index}.{name}"] = tensor
+        metrics_size, metrics_sha256 = self.run_folder.metrics.sync()
         header = {
             "format": FORMAT,
             "position": self._at.to_header(),
-            "metrics_size": self.run_folder.sync_metrics(),
+            "metrics_size": metrics_size,
+            "metrics_sha256": metrics_sha256,
             "train_size": self.task.size,
+            "machine": _machine(),
         }
-        save_tensors(self.run_folder.checkpoint, tensors, header)
+        self.run_folder.save_checkpoint(tensors, header)
 
-    def resume(self) -> None:
-        """Restore the run's last checkpoint."""
-        tensors, header = read_checkpoint(self.run_folder)
+    def resume(self) -> list[str]:
+        """Restore the run's last checkpoint; returns what the user should know of it, one line each.
+
+        A run that was stopped before its first checkpoint begins anew.
+        """
+        found = read_checkpoint(self.run_folder)
+        if found is None:
+            return []
+        tensors, header, notes = found.tensors, found.header, list(found.notes)
         size = header.get("train_size", header.get("train_tokens"))
         if size != self.task.size:
             raise ValueError(
@@ -304,4 +318,50 @@ class Trainer:
         if self._at.cut:
             self.task.begin_epoch(self._at.epoch)
         self.task.carry(part("state.", tensors))
-        self.run_folder.truncate_metrics(header["metrics_size"])
+        notes += self._check_weights() + _other_machine(header.get("machine"))
+        self.run_folder.metrics.truncate(header["metrics_size"])
+        timing = self.run_folder.read_timing()
+        self.run_folder.timing.rewrite([t for t in timing if t.get("epoch", 0) <= self._at.epoch])
+        return notes
+
+    def _check_weights(self) -> list[str]:
+        """See that the best weights so far are there; without them the next epoch's are the best."""
+        at, run = self._at, self.run_folder
+        if not at.best_epoch:
+            return []
+        try:
+            if not run.weights.exists():
+                raise ValueError(f"{run.weights} is missing.")
+            check_binding(load_tensors(run.weights)[1], run.weights, run.config)
+        except ValueError as error:
+            at.best, at.best_epoch = self.task.goal.worst, 0
+            return [
+                f"{error} The best weights so far are lost; those of the next epoch take their place."
+            ]
+        return []
+
+
+def _machine() -> dict[str, Any]:
+    """What the last bits of a result depend on, beside the run's settings."""
+    return {
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "compiled": one_pass.enabled,
+    }
+
+
+def _other_machine(before: Any) -> list[str]:
+    """A line for each of these that is not as it was."""
+    now = _machine()
+    before = before if isinstance(before, dict) else now
+    changed = [
+        f"{name} {before[name]}, now {now[name]}"
+        for name in now
+        if before.get(name, now[name]) != now[name]
+    ]
+    if not changed:
+        return []
+    return [
+        f"resumed under other conditions ({'; '.join(changed)}): results are as good, but not equal to the "
+        "last bit to those of a run that was never stopped."
+    ]

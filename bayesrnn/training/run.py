@@ -4,7 +4,8 @@ config.toml              every setting
 metrics.jsonl            one line every 100 steps and one per epoch; identical whenever a run is repeated
 timing.jsonl             seconds and items of each epoch
 weights.safetensors      the weights of the best epoch
-checkpoint.safetensors   the whole state of training, to resume from
+checkpoint.safetensors   the whole state of training, to resume from; checkpoint-previous.safetensors: the one
+                         before it, in case this one is damaged
 tensorboard/             the same metrics for TensorBoard
 
 An experiment may add files, such as a language model's vocabulary.txt.
@@ -12,16 +13,17 @@ An experiment may add files, such as a language model's vocabulary.txt.
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bayesrnn.files import write_text
+from torch import Tensor
+
+from bayesrnn.files import JsonLines, write_text
 from bayesrnn.methods import Method
 from bayesrnn.storage import load_tensors, save_tensors
+from bayesrnn.training.binding import binding, check_binding
 from bayesrnn.training.settings import Settings
 
 M = TypeVar("M", bound=Method)
@@ -33,23 +35,44 @@ class Run:
 
     folder: Path
     config: Settings
+    files: tuple[str, ...] = ()
+    """The names of the experiment's own files; known only where the run is trained."""
+    data: str | None = None
+    """The digest of the training data; known only where the run is trained."""
 
     @classmethod
     def create(cls, folder: Path, config: Settings, files: Mapping[str, str] | None = None) -> Run:
-        """Start a run in a new or empty folder. The config is written last: it marks the folder as a run."""
-        run, files = cls(folder, config), files or {}
-        if folder.exists() and not (folder.is_dir() and _is_empty(folder, files)):
+        """Start a run in a new or empty folder."""
+        run = cls(folder, config, tuple(files or ()))
+        run.write(files or {})
+        return run
+
+    def write(self, files: Mapping[str, str]) -> None:
+        """Start the run in its folder, new or empty. The config comes last: it marks the folder as a run."""
+        self.make_folder()
+        try:
+            for name, text in files.items():
+                write_text(self.folder / name, text)
+            self.write_config()
+        except OSError as error:
+            raise ValueError(f"cannot write to {self.folder}: {error.strerror}.") from None
+
+    def make_folder(self) -> None:
+        """Make the folder; ValueError if it has anything in it but hidden files and what an interrupted
+        `write` left."""
+        folder = self.folder
+        if folder.exists() and not (folder.is_dir() and self._is_empty()):
             raise ValueError(
                 f"{folder} exists already; continue it with --resume, or choose another with --run."
             )
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            for name, text in files.items():
-                write_text(folder / name, text)
-            run.write_config()
         except OSError as error:
-            raise ValueError(f"cannot write to {folder}: {error.strerror}.") from None
-        return run
+            raise ValueError(f"cannot make {folder}: {error.strerror}.") from None
+
+    def _is_empty(self) -> bool:
+        names = (path.name for path in self.folder.iterdir())
+        return all(name in self.files or name.startswith(".") for name in names)
 
     @property
     def name(self) -> str:
@@ -62,62 +85,59 @@ class Run:
         return self.folder / "checkpoint.safetensors"
 
     @property
+    def previous_checkpoint(self) -> Path:
+        return self.folder / "checkpoint-previous.safetensors"
+
+    @property
     def weights(self) -> Path:
         return self.folder / "weights.safetensors"
 
     @property
-    def metrics(self) -> Path:
-        return self.folder / "metrics.jsonl"
+    def metrics(self) -> JsonLines:
+        return JsonLines(self.folder / "metrics.jsonl")
 
     @property
-    def timing(self) -> Path:
-        return self.folder / "timing.jsonl"
+    def timing(self) -> JsonLines:
+        return JsonLines(self.folder / "timing.jsonl")
 
     def write_config(self) -> None:
         write_text(self.folder / "config.toml", self.config.to_toml())
+
+    def save_weights(self, method: Method, *, epoch: int) -> None:
+        header = {**method.header(), "epoch": epoch, "run": self._binding()}
+        save_tensors(self.weights, method.state_dict(), header)
 
     def load_weights(self, method: M) -> M:
         """Load the best weights so far into the run's method; returns the method."""
         if not self.weights.exists():
             raise ValueError(f"{self.folder} has no weights yet: its first epoch is not finished.")
-        state, _ = load_tensors(self.weights)
+        state, header = load_tensors(self.weights)
+        check_binding(header, self.weights, self.config)
         try:
             method.load_state_dict(state)
         except ValueError as error:
             raise ValueError(f"{self.weights} does not fit config.toml: {error}") from None
         return method
 
-    def save_weights(self, method: Method) -> None:
-        save_tensors(self.weights, method.state_dict(), method.header())
+    def save_checkpoint(self, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
+        """Write a checkpoint, and keep the one before it."""
+        whole = {**header, "run": self._binding()}
+        save_tensors(self.checkpoint, tensors, whole, keep=self.previous_checkpoint)
 
-    def append_metrics(self, values: dict[str, Any]) -> None:
-        _append(self.metrics, values)
-
-    def append_timing(self, values: dict[str, Any]) -> None:
-        _append(self.timing, values)
+    def _binding(self) -> dict[str, Any]:
+        return binding(self.folder, self.config, self.files, self.data)
 
     def read_metrics(self, kind: str) -> list[dict[str, Any]]:
         """The metrics lines of one kind: "step" or "epoch"."""
-        return [line for line in _read_lines(self.metrics) if line["kind"] == kind]
+        return [line for line in self.metrics.read() if line.get("kind") == kind]
 
     def read_timing(self) -> list[dict[str, Any]]:
-        return _read_lines(self.timing)
-
-    def sync_metrics(self) -> int:
-        """Flush the metrics to disk before a checkpoint that refers to them; returns their size."""
-        with self.metrics.open("ab") as file:
-            os.fsync(file.fileno())
-            return file.tell()
-
-    def truncate_metrics(self, size: int) -> None:
-        """Remove the lines after a checkpoint; resumed training writes them again."""
-        if not self.metrics.exists():
-            self.metrics.touch()
-        if self.metrics.stat().st_size < size:
-            raise ValueError(
-                f"{self.metrics} is shorter than at the last checkpoint; restore it, or start a new run."
-            )
-        os.truncate(self.metrics, size)
+        """The seconds of each epoch; a damaged line is left out, as nothing but a table depends on it."""
+        return [
+            line
+            for line in self.timing.read(skip_damaged=True)
+            if isinstance(line.get("seconds"), int | float)
+        ]
 
 
 def labels(runs: Sequence[Run]) -> list[str]:
@@ -127,21 +147,3 @@ def labels(runs: Sequence[Run]) -> list[str]:
         name if names.count(name) == 1 else str(run.folder)
         for run, name in zip(runs, names, strict=True)
     ]
-
-
-def _append(path: Path, values: dict[str, Any]) -> None:
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(values) + "\n")
-
-
-def _read_lines(path: Path) -> list[dict[str, Any]]:
-    if not path.exists():
-        return []
-    text = path.read_text(encoding="utf-8")
-    whole = text[: text.rfind("\n") + 1]  # a crash may have left the last line incomplete
-    return [json.loads(line) for line in whole.splitlines()]
-
-
-def _is_empty(folder: Path, files: Mapping[str, str]) -> bool:
-    """Whether a folder is empty, apart from the files of an interrupted `create`."""
-    return all(p.name in files or p.name.startswith(".") for p in folder.iterdir())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import tomllib
 from dataclasses import asdict, dataclass, fields
 from difflib import get_close_matches
@@ -13,6 +14,9 @@ from typing import Any, ClassVar, Self
 from bayesrnn import methods
 
 FORMAT = 1
+
+LARGEST_FILE = 100_000
+"""Bytes of a config.toml, which has a line for each setting."""
 
 FIRST_TASK = "language"
 """The experiment of a config.toml that names none: the first one, before there were others."""
@@ -88,6 +92,24 @@ class Settings:
     AT_LEAST_1: ClassVar[tuple[str, ...]] = ("epochs", "batch_size")
     ABOVE_0: ClassVar[tuple[str, ...]] = ("lr", "lr_decay", "clip", "sigma0", "rho_lr")
     AT_LEAST_0: ClassVar[tuple[str, ...]] = ("sigma_init", "patience", "sigma_temperature")
+    BETWEEN: ClassVar[dict[str, tuple[float, float]]] = {
+        "seed": (-(2**62), 2**62),
+        "epochs": (1, 10**6),
+        "batch_size": (1, 10**6),
+        "lr": (0, 1e38),
+        "lr_decay": (0, 1000),
+        "lr_hold": (-(10**9), 10**9),
+        "clip": (0, math.inf),
+        "patience": (0, 10**9),
+        "log_sigma1": (-40, 40),
+        "log_sigma2": (-40, 40),
+        "sigma_init": (0, 1000),
+        "rho_lr": (0, 1e6),
+        "sigma_temperature": (0, 1e6),
+        "sigma0": (0, 1000),
+        "kappa_init": (-1000, 1000),
+    }
+    """Bounds of the numbers, beyond which no run is of use; those of shares are below."""
     BEFORE: ClassVar[dict[str, Any]] = {"kl_gradient": "sampled"}
     """Defaults for older config.toml files that lack a setting whose default has since changed."""
     CHANGEABLE: ClassVar[tuple[str, ...]] = ("data", "epochs", "patience")
@@ -104,6 +126,9 @@ class Settings:
             check(name, getattr(self, name), getattr(self, name) > 0, "must be above 0")
         for name in self.AT_LEAST_0:
             check(name, getattr(self, name), getattr(self, name) >= 0, "must be 0 or more")
+        for name, (low, high) in self.BETWEEN.items():
+            value = getattr(self, name)
+            check(name, value, low <= value <= high, f"must lie between {low:,} and {high:,}")
         check("dropout", self.dropout, 0 <= self.dropout < 1, "must be at least 0 and below 1")
         check("average", self.average, 0 <= self.average <= 1, "must lie between 0 and 1")
         averages = methods.method(self.method).averages_weights or self.average == 0
@@ -115,7 +140,14 @@ class Settings:
 
     def learning_rate(self, epoch: int) -> float:
         """The learning rate in an epoch, counted from 0."""
-        return self.lr * self.lr_decay ** max(0, epoch + 1 - self.lr_hold)
+        try:
+            return self.lr * self.lr_decay ** max(0, epoch + 1 - self.lr_hold)
+        except OverflowError:
+            return math.inf
+
+    def least_weights(self, folder: Path) -> int:
+        """A number of weights that the model of a run in this folder has at least; nothing is built."""
+        return 0
 
     def to_toml(self) -> str:
         lines = [f"format = {FORMAT}"]
@@ -126,14 +158,28 @@ class Settings:
             text = (
                 repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
             )
-            lines.append(f"{name} = {text}")
+            # JSON leaves this one control character as it is, and TOML does not allow it.
+            lines.append(f"{name} = {text}".replace("\x7f", "\\u007f"))
         return "\n".join(lines) + "\n"
 
     @classmethod
     def from_toml(cls, path: Path) -> Self:
-        """The settings in the config.toml of a run of this experiment."""
+        """The settings in the config.toml of a run of this experiment.
+
+        Its sizes must be such that the weights fit into the files beside it: building a model allocates.
+        """
         _, values = read_toml(path)
-        return cls.from_values({**cls.BEFORE, **values}, str(path))
+        config = cls.from_values({**cls.BEFORE, **values}, str(path))
+        sizes = [
+            file.stat().st_size for file in path.parent.glob("*.safetensors") if file.is_file()
+        ]
+        weights = config.least_weights(path.parent) if sizes else 0
+        if sizes and 4 * weights > max(sizes):
+            raise ValueError(
+                f"{path} describes a model of {weights:,} weights or more, which the files beside it "
+                "cannot hold: it is damaged, or of another run. Restore it from a copy."
+            )
+        return config
 
     @classmethod
     def from_preset(cls, package: str, name: str, method: str, **changes: Any) -> Self:
@@ -157,22 +203,44 @@ class Settings:
                 near = get_close_matches(name, known, n=1)
                 hint = f"; did you mean {near[0]!r}?" if near else "."
                 raise ValueError(f"{source}: unknown setting {name!r}{hint}")
-        return cls(**{name: _as_declared(known[name], value) for name, value in values.items()})
+        declared = {name: _as_declared(known[name], value) for name, value in values.items()}
+        try:
+            return cls(**declared)
+        except ValueError as error:
+            raise ValueError(f"{source}: {error}") from None
 
 
 def read_toml(path: Path) -> tuple[str, dict[str, Any]]:
     """The experiment and the raw settings in a config.toml."""
+    if path.stat().st_size > LARGEST_FILE:
+        raise ValueError(f"{path} is larger than {LARGEST_FILE:,} bytes; no run has such settings.")
+    deep = f"{path} is too deep: a run's settings are names and values. Restore it from a copy."
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        text = path.read_text(encoding="utf-8")
+        # The time to parse a name such as a.a.a grows with the square of its parts.
+        if any(line.count(".") > 300 for line in text.splitlines()):
+            raise ValueError("a line has more than 300 dots")
+        values = tomllib.loads(text)
+    except RecursionError:
+        raise ValueError(deep) from None
+    except ValueError as error:
         raise ValueError(f"{path} is not valid TOML: {error}") from None
     version = values.pop("format", None)
-    if version != FORMAT:
+    if type(version) is not int or version != FORMAT:
         raise ValueError(
-            f"{path} has format {version}; this version of bayesrnn reads format {FORMAT}. "
+            f"{path} has format {shown(version)}; this version of bayesrnn reads format {FORMAT}. "
             "Use the version that made the run."
         )
-    return values.pop("task", FIRST_TASK), values
+    task = values.pop("task", FIRST_TASK)
+    if not isinstance(task, str):
+        raise ValueError(f"{path}: task = {shown(task)} must be the name of an experiment.")
+    return task, values
+
+
+def words_in(folder: Path) -> int:
+    """The number of words in a run's vocabulary, one a line; 0 without one."""
+    path = folder / "vocabulary.txt"
+    return path.read_bytes().count(b"\n") if path.is_file() else 0
 
 
 def check_resumable(began: Settings, asked: Settings) -> None:
@@ -190,7 +258,17 @@ def check_resumable(began: Settings, asked: Settings) -> None:
 def check(name: str, value: object, holds: bool, rule: str) -> None:
     """Raise ValueError unless a setting's rule holds."""
     if not holds:
-        raise ValueError(f"{name} = {value} {rule}.")
+        raise ValueError(f"{name} = {shown(value)} {rule}.")
+
+
+def shown(value: object) -> str:
+    """A value for a message: short, and never deep."""
+    if isinstance(value, bool | float | str | None):
+        text = str(value)
+        return text if len(text) <= 100 else f"{text[:80]}... ({len(text)} characters)"
+    if isinstance(value, int):
+        return str(value) if abs(value) < 10**40 else f"an integer of {value.bit_length()} bits"
+    return f"a {type(value).__name__}"
 
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
@@ -204,9 +282,19 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 def _check_type(name: str, value: object, declared: str) -> None:
     expected = {"str": str, "int": int, "float": (int, float), "bool": bool}[declared]
     if not isinstance(value, expected) or (declared == "bool") != isinstance(value, bool):
-        raise ValueError(f"{name} = {value!r} must be of type {declared}.")
+        quoted = repr(value) if isinstance(value, str) and len(value) < 100 else shown(value)
+        raise ValueError(f"{name} = {quoted} must be of type {declared}.")
+    if isinstance(value, float) and (value != value or (name != "clip" and abs(value) == math.inf)):
+        raise ValueError(f"{name} = {value} must be a finite number.")
+    if isinstance(value, str):
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError:
+            raise ValueError(f"{name} = {value!r} is no valid Unicode; rename the file.") from None
 
 
 def _as_declared(kind: str, value: Any) -> Any:
-    """Convert an integer to float where the setting is a float."""
-    return float(value) if kind == "float" and type(value) is int else value
+    """Convert an integer to float where the setting is a float, if it is one that a float can hold."""
+    if kind == "float" and type(value) is int and abs(value) < 10**300:
+        return float(value)
+    return value

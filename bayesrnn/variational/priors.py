@@ -144,27 +144,30 @@ def tensors_of(prior: object, layout: Layout) -> dict[str, Tensor]:
 
 def from_config(config: dict[str, Any], tensors: Mapping[str, Tensor] | None = None) -> Any:
     """The prior that `to_config` and `tensors_of` described."""
-    tensors = tensors or {}
-    if config.get("name") == "Grouped":
-        return Grouped(
-            {
-                pattern: from_config(its, _under(f"{number}.", tensors))
-                for number, (pattern, its) in enumerate(config["groups"])
-            }
-        )
-    if config.get("name") == "Centred":
-        sigma = config["sigma"]
+    try:
+        return _from_config(dict(config), tensors or {})
+    except (TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+        said = str(error).partition("\n")[0]
+        raise ValueError(f"no prior can be made from {str(config)[:200]}: {said}.") from None
+
+
+def _from_config(values: dict[str, Any], tensors: Mapping[str, Tensor]) -> Any:
+    name = values.pop("name", None)
+    if name == "Grouped":
+        groups = {}
+        for number, group in enumerate(values["groups"]):
+            if len(group) != 2:
+                raise ValueError(f"a group of a prior is a pattern and a prior, not {group!r}.")
+            groups[group[0]] = _from_config(dict(group[1]), _under(f"{number}.", tensors))
+        return Grouped(groups)
+    if name == "Centred":
+        sigma = values["sigma"]
         width = _under("sigma.", tensors) if sigma is None else sigma
         return Centred(_under("weights.", tensors), width)
     known = {cls.__name__: cls for cls in _NAMED}
-    values = dict(config)
-    name = values.pop("name", None)
     if name not in known:
         raise ValueError(f"unknown prior {name!r}; known are {', '.join(known)}.")
-    try:
-        return known[name](**values)
-    except TypeError as error:
-        raise ValueError(f"prior {name} cannot be made from {values}: {error}") from None
+    return known[name](**values)
 
 
 _NAMED = (Normal, ScaleMixture, RowScaleMixture, EmpiricalNormal)

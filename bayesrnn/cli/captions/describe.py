@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from tyro.conf import Positional
+
+from bayesrnn.cli.arguments import Beam, Samples, Seed, check_input
+from bayesrnn.cli.console import note, show, show_json
 
 
 @dataclass(frozen=True)
@@ -18,11 +19,11 @@ class Describe:
     """Run folder of `bayesrnn captions train`."""
     photos: Positional[tuple[Path, ...]]
     """Image files."""
-    samples: int = 10
+    samples: Samples = 10
     """Number of weight samples to average over at each word. Runs that cannot be sampled ignore it."""
-    beam: int = 3
+    beam: Beam = 3
     """Width of the beam search; 1 for greedy decoding."""
-    seed: int = 0
+    seed: Seed = 0
     """Random seed."""
     json: bool = False
     """Print one line of JSON for each photo."""
@@ -33,10 +34,8 @@ class Describe:
 
         if not self.photos:
             raise ValueError("give at least one photo.")
-        if self.beam < 1 or self.samples < 0:
-            raise ValueError(
-                f"beam = {self.beam} must be at least 1, and samples = {self.samples} 0 or more."
-            )
+        for photo in self.photos:
+            check_input(photo)
         model = open_captioner(self.run_folder)
         described, skipped = describe_photos(
             model, self.photos, samples=self.samples, beam=self.beam, seed=self.seed
@@ -46,6 +45,9 @@ class Describe:
             rest = f" (and {len(skipped) - 1} more files)" if len(skipped) > 1 else ""
             raise ValueError(f"{path}: {reason}{rest}.")
         for path, reason in skipped.items():
-            print(f"left out {path}: {reason}", file=sys.stderr)
+            note(f"left out {path}: {reason}")
         for photo in described:
-            print(json.dumps(photo.as_json()) if self.json else photo.text())
+            if self.json:
+                show_json(photo.as_json())
+            else:
+                show(photo.text())

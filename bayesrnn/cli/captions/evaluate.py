@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from tyro.conf import Positional
+
+from bayesrnn.cli.arguments import Beam, Samples, Seed, Source
+from bayesrnn.cli.console import as_json, note, show, show_json
 
 
 @dataclass(frozen=True)
@@ -19,44 +20,42 @@ class Evaluate:
     """Run folder of `bayesrnn captions train`."""
     split: Literal["train", "valid", "test"] = "test"
     """Split to evaluate on: train, valid or test."""
-    samples: int = 0
+    samples: Samples = 0
     """Number of weight samples to average over at each word, besides the mean; 0 to skip."""
-    beam: int = 3
+    beam: Beam = 3
     """Width of the beam search; 1 for greedy decoding."""
     uncertainty: bool = False
     """Add how confidence goes with CIDEr, and the entropy for images of noise."""
     out: Path | None = None
     """File to write the captions to, as JSON in MSCOCO's format for results."""
-    data: str = ""
+    data: Source = ""
     """Images to evaluate on; by default those the run was trained on."""
-    features: str = ""
+    features: Source = ""
     """File of features for these images; by default the run's own, or computed and cached."""
-    seed: int = 0
+    seed: Seed = 0
     """Random seed."""
     json: bool = False
     """Print one line of JSON for each result."""
 
     def run(self) -> None:
         from bayesrnn.cli.progress import steps
-        from bayesrnn.files import check_writable, write_atomically
+        from bayesrnn.files import check_output, write_text
         from bayesrnn.report.extras import check_extras
         from bayesrnn.report.table import text_table
         from bayesrnn.tasks.captions import knowledge, quality
         from bayesrnn.tasks.captions.trained import open_captioner
 
-        if self.beam < 1:
-            raise ValueError(f"beam = {self.beam} must be at least 1.")
         if self.uncertainty:
             check_extras(figures=False)
         if self.out is not None:
-            check_writable(self.out)
+            check_output(self.out)
         model = open_captioner(self.run_folder, self.data or None, self.features or None)
         counts = [0, self.samples] if self.samples else [0]
         for count in counts:
             model.members(count, self.seed)  # reject what cannot be done before any work
         split = model.split(self.split)
-        for note in split.notes:
-            print(note, file=sys.stderr)
+        for line in split.notes:
+            note(line)
         found = []
         with steps(len(counts) * len(split.entries)) as advance:
             for count in counts:
@@ -75,26 +74,24 @@ class Evaluate:
         if self.uncertainty:
             noise, missing = knowledge.noise_features(model)
             if missing:
-                print(missing, file=sys.stderr)
+                note(missing)
             checks = [knowledge.knows(model, q, noise, self.seed) for q in found]
         if self.json:
             for record in [*(q.as_json() for q in found), *(c.as_json() for c in checks)]:
-                print(json.dumps(record))
+                show_json(record)
         else:
             captions = sum(len(entry.captions) for entry in split.entries)
-            print(
+            show(
                 f"{self.run_folder}, {self.split}: {len(split.entries):,} images, {captions:,} captions"
             )
-            print(text_table(*quality.quality_table(found)))
-            notes = {q.scores.note if q.scores else quality.NO_SCORES for q in found}
-            print("".join(f"{note}\n" for note in notes if note), end="")
+            show(text_table(*quality.quality_table(found)))
+            for said in {q.scores.note if q.scores else quality.NO_SCORES for q in found}:
+                if said:
+                    show(said)
             for check in checks:
-                print(check.text())
+                show(check.text())
         if self.out is not None:
             results = quality.results(found[-1], split)
-            content = json.dumps(results, ensure_ascii=False, indent=1)
-            write_atomically(
-                self.out, lambda temporary: Path(temporary).write_text(content, "utf-8")
-            )
+            write_text(self.out, as_json(results, indent=1))
             if not self.json:
-                print(f"wrote {self.out}: the captions of {found[-1].way}")
+                show(f"wrote {self.out}: the captions of {found[-1].way}")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
-from bayesrnn.training.settings import Settings
+from bayesrnn.training.settings import Settings, words_in
 
 PRESETS = ("shapes", "photos", "im2txt")
 SHAPES = "shapes"
@@ -55,7 +56,20 @@ class CaptionsConfig(Settings):
     )
     ABOVE_0: ClassVar[tuple[str, ...]] = (*Settings.ABOVE_0, "init_scale")
     AT_LEAST_0: ClassVar[tuple[str, ...]] = (*Settings.AT_LEAST_0, "feature_size")
+    BETWEEN: ClassVar[dict[str, tuple[float, float]]] = {
+        **Settings.BETWEEN,
+        "feature_size": (0, 10**6),
+        "hidden": (1, 2**16),
+        "embedding": (1, 2**16),
+        "min_count": (1, 10**9),
+        "init_scale": (0, 1000),
+    }
     CHANGEABLE: ClassVar[tuple[str, ...]] = (*Settings.CHANGEABLE, "features", "encoder")
+
+    def least_weights(self, folder: Path) -> int:
+        recurrent = 4 * self.hidden * (self.embedding + self.hidden)
+        words = words_in(folder) * (self.embedding + self.hidden)
+        return recurrent + words + self.feature_size * self.embedding
 
 
 def preset(name: str, method: str, **changes: Any) -> CaptionsConfig:

@@ -41,6 +41,7 @@ class CaptionsExperiment:
 
     def prepare(self, config: CaptionsConfig, resumed: Run | None) -> Prepared:
         from bayesrnn.data.vocabulary import Vocabulary
+        from bayesrnn.storage import digest
         from bayesrnn.tasks.captions.data.encoded import encode
         from bayesrnn.tasks.captions.data.tokens import ptb_tokens
         from bayesrnn.tasks.captions.sources import load
@@ -74,6 +75,7 @@ class CaptionsExperiment:
             build_method(config, len(vocabulary)),
             {VOCABULARY: vocabulary.text()},
             loaded.notes,
+            digest({"image": train.image, "y": train.y}, {}),
         )
 
     def progress_text(self, metrics: dict[str, Any]) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayesrnn.files import printable
 from bayesrnn.storage import load_tensors, save_tensors
 from bayesrnn.tasks.captions.data.images import decode
 from bayesrnn.tasks.captions.encoders.encoder import Encoder
@@ -20,6 +21,8 @@ FORMAT = "bayesrnn-image-features-1"
 IMAGES_AT_ONCE = 8
 """Few enough for the maps of a convolutional network to stay in the cache of a CPU."""
 SECONDS_BETWEEN_WRITES = 60.0
+MOST_FEATURES = 1_000_000
+"""Of an image; no encoder has more, and a file without images could claim any number."""
 
 
 @dataclass(frozen=True)
@@ -60,15 +63,25 @@ def load_features(path: Path) -> Features:
     tensors, header = load_tensors(path)
     names, digests = _texts(header.get("images")), _texts(header.get("digests"))
     rows = tensors.get("features")
+    encoder, key = header.get("encoder"), header.get("key")
     if header.get("format") != FORMAT or rows is None or rows.dim() != 2:
         raise ValueError(f"{path} is not a file of image features.")
+    if not rows.dtype.is_floating_point or not 0 < rows.shape[1] <= MOST_FEATURES:
+        raise ValueError(
+            f"{path} is not a file of image features: they are {tuple(rows.shape)} of {rows.dtype}."
+        )
     if not len(names) == len(digests) == len(rows) == len(set(names)):
         raise ValueError(f"{path} is damaged: its images and its features do not match.")
+    if not (isinstance(encoder, str) and isinstance(key, str)):
+        raise ValueError(f"{path} is damaged: it does not say which encoder made it.")
+    rows = rows.float()
+    if not rows.isfinite().all():
+        raise ValueError(f"{path} is damaged: a feature is no finite number. Compute them again.")
     index = {name: row for row, name in enumerate(names)}
     return Features(
-        str(header.get("encoder")),
-        str(header.get("key")),
-        rows.float(),
+        encoder,
+        key,
+        rows,
         index,
         dict(zip(names, digests, strict=True)),
     )
@@ -161,6 +174,10 @@ def _known(path: Path, encoder: Encoder) -> Features | None:
         return None
     known = load_features(path)
     check_key(known, encoder.key, path)
+    if known.size != encoder.size:
+        raise ValueError(
+            f"{path} is damaged: an image has {known.size:,} features, and {encoder.size:,} by its encoder."
+        )
     return known
 
 
@@ -168,9 +185,14 @@ def check_key(features: Features, key: str, source: object) -> None:
     """Raise ValueError unless the features were made by the encoder with this key."""
     if features.key != key:
         raise ValueError(
-            f"{source} holds features of the encoder {features.key}, not of {key}; name another file, or "
-            "the encoder that made it."
+            f"{source} holds features of the encoder {_shown(features.key)}, not of {_shown(key)}; name "
+            "another file, or the encoder that made it."
         )
+
+
+def _shown(text: str) -> str:
+    """A text from a file, fit for one line of a message."""
+    return printable(" ".join(text.split()))[:100]
 
 
 def _texts(values: Any) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 from bayesrnn import methods
@@ -54,6 +55,14 @@ class DigitsConfig(Settings):
     AT_LEAST_1: ClassVar[tuple[str, ...]] = (*Settings.AT_LEAST_1, "hidden", "layers")
     AT_LEAST_0: ClassVar[tuple[str, ...]] = (*Settings.AT_LEAST_0, "valid", "pixels")
     ABOVE_0: ClassVar[tuple[str, ...]] = (*Settings.ABOVE_0, "white")
+    BETWEEN: ClassVar[dict[str, tuple[float, float]]] = {
+        **Settings.BETWEEN,
+        "hidden": (1, 2**20),
+        "layers": (1, 1000),
+        "pixels": (0, 10**4),
+        "white": (0, 1e6),
+        "valid": (0, 10**9),
+    }
     BEFORE: ClassVar[dict[str, Any]] = {**Settings.BEFORE, "white": 1.0}
 
     @classmethod
@@ -61,6 +70,11 @@ class DigitsConfig(Settings):
         """The defaults for a method."""
         check_choice("method", method, methods.names(cls.TASK))
         return cls(method=method, **_OF_METHOD.get(method, {}))
+
+    def least_weights(self, folder: Path) -> int:
+        if self.network == "lenet":
+            return 32 * (self.pixels // 4) ** 2 * self.hidden
+        return self.pixels**2 * self.hidden + (self.layers - 1) * self.hidden**2
 
 
 # With SGD the sigmas of a posterior would hardly change.

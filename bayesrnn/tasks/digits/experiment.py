@@ -38,6 +38,7 @@ class DigitsExperiment:
         return f"{Path(config.data).resolve().name}-{config.network}-{config.method}-{config.seed}"
 
     def prepare(self, config: DigitsConfig, resumed: Run | None) -> Prepared:
+        from bayesrnn.storage import digest
         from bayesrnn.tasks.digits.data import load_digits
         from bayesrnn.tasks.digits.task import DigitsTask, build_method
 
@@ -48,7 +49,8 @@ class DigitsExperiment:
                 f"pixels = {config.pixels}, but the images of {config.data} are {pixels}x{pixels}."
             )
         config = replace(config, pixels=pixels)
-        return Prepared(config, DigitsTask(config, digits), build_method(config))
+        data = digest({"x": digits.train.x, "y": digits.train.y}, {})
+        return Prepared(config, DigitsTask(config, digits), build_method(config), data=data)
 
     def progress_text(self, metrics: dict[str, Any]) -> str:
         return f"{metrics['train_nats']:.4f} nats"

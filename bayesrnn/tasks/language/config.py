@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
-from bayesrnn.training.settings import Settings, check
+from bayesrnn.training.settings import Settings, check, words_in
 
 PRESETS = ("tiny", "small", "medium", "large")
 
@@ -56,10 +57,25 @@ class LanguageModelConfig(Settings):
     ABOVE_0: ClassVar[tuple[str, ...]] = (*Settings.ABOVE_0, "init_scale", "sgld_prior_sigma")
     AT_LEAST_0: ClassVar[tuple[str, ...]] = (*Settings.AT_LEAST_0, "vocabulary")
 
+    BETWEEN: ClassVar[dict[str, tuple[float, float]]] = {
+        **Settings.BETWEEN,
+        "vocabulary": (0, 10**9),
+        "hidden": (1, 2**16),
+        "layers": (1, 1000),
+        "unroll": (1, 10**5),
+        "init_scale": (0, 1000),
+        "sgld_prior_sigma": (0, 1e6),
+        "sgld_samples": (1, 10**4),
+    }
+
     def __post_init__(self) -> None:
         super().__post_init__()
         enough = self.vocabulary == 0 or self.vocabulary >= 3
         check("vocabulary", self.vocabulary, enough, "must be 0, for all words, or at least 3")
+
+    def least_weights(self, folder: Path) -> int:
+        recurrent = self.layers * (8 * self.hidden**2 + 8 * self.hidden)
+        return recurrent + (1 if self.tied else 2) * self.hidden * words_in(folder)
 
 
 def preset(name: str, method: str, **changes: Any) -> LanguageModelConfig:

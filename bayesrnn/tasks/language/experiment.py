@@ -56,6 +56,7 @@ class LanguageExperiment:
             LanguageTask(config, corpus),
             build_method(config, len(corpus.vocabulary)),
             {VOCABULARY: corpus.vocabulary.text()},
+            data=corpus.digest,
         )
 
     def progress_text(self, metrics: dict[str, Any]) -> str:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
+
+from torch import Tensor
 
 from bayesrnn import compact
-from bayesrnn.data.vocabulary import Vocabulary
+from bayesrnn.data.vocabulary import END, UNKNOWN, Vocabulary
 from bayesrnn.methods import Method
 from bayesrnn.methods.point_estimate import PointEstimate
-from bayesrnn.storage import check_state
+from bayesrnn.storage import check_header, check_state
 from bayesrnn.tasks.language.config import LanguageModelConfig
 from bayesrnn.tasks.language.models.word_lm import WordLM
 
 KIND = "word-lm"
+_SCHEMA = {"sizes": dict, "config": dict, "vocabulary": list}
+_SIZES = {"vocabulary": int, "hidden": int, "layers": int, "tied": bool, "embedding": int}
 
 
 @dataclass(frozen=True)
@@ -26,9 +32,11 @@ class Exported:
 
     @classmethod
     def open(cls, path: Path) -> Exported:
-        _, header = compact.read_with_header(path)
+        state, header = compact.read_with_header(path)
         if header.get("model") != KIND:
             raise ValueError(f"{path} has no language model that this version can read.")
+        check_header(header, _SCHEMA, str(path))
+        _check_sizes(header, state, str(path))
         config = LanguageModelConfig.from_values(header["config"], str(path))
         return cls(path, config, Vocabulary(tuple(header["vocabulary"])))
 
@@ -59,7 +67,33 @@ class Exported:
 
     def load_method(self) -> Method:
         state, header = compact.read_with_header(self.path)
+        check_header(header, _SCHEMA, str(self.path))
+        _check_sizes(header, state, str(self.path))
         model = WordLM(**header["sizes"])
         check_state(model.state_dict(), state, str(self.path))
         model.load_state_dict(state)
         return PointEstimate(model)
+
+
+def _check_sizes(header: Mapping[str, Any], state: Mapping[str, Tensor], source: str) -> None:
+    """Raise ValueError unless the sizes in the header are those of the weights, and of the vocabulary."""
+    sizes, words = header["sizes"], header["vocabulary"]
+    check_header(sizes, _SIZES, source)
+    if sizes.keys() != _SIZES.keys():
+        raise ValueError(f"{source} is damaged: its header has sizes that no model has.")
+    rows, columns = (tuple(state[n].shape) if n in state else () for n in _SIZED)
+    layers = sum(name.startswith("lstm.weight_hh_l") for name in state)
+    hidden = sizes["hidden"]
+    found = (rows, columns, layers, len(words))
+    right = ((len(words), sizes["embedding"]), (4 * hidden, hidden), sizes["layers"])
+    if found != (*right, sizes["vocabulary"]):
+        raise ValueError(
+            f"{source} is damaged: the sizes in its header are not those of its weights."
+        )
+    if UNKNOWN not in words or END not in words or len(set(words)) < len(words):
+        raise ValueError(
+            f"{source} is damaged: its vocabulary lacks {UNKNOWN} or {END}, or repeats a word."
+        )
+
+
+_SIZED = ("embedding.weight", "lstm.weight_hh_l0")

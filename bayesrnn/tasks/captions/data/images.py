@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bayesrnn.files import printable
+
 if TYPE_CHECKING:
     from PIL.Image import Image
 
@@ -48,7 +50,7 @@ def decode(content: bytes) -> Image:
         raise ValueError(str(error)) from None
     except Exception as error:  # the decoders raise nearly anything for damaged files
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise ValueError(f"the image is damaged ({reason[:100]})") from None
+        raise ValueError(f"the image is damaged ({printable(reason[:100])})") from None
 
 
 def under(folder: Path) -> list[str]:
@@ -68,9 +70,9 @@ def under(folder: Path) -> list[str]:
 
 def read_file(path: Path) -> bytes:
     """The content of an image file; ValueError says why it cannot be read."""
-    if not path.is_file():
-        raise ValueError("it is a folder" if path.is_dir() else "no such file")
     try:
+        if not path.is_file():
+            raise ValueError("it is a folder" if path.is_dir() else "no such file")
         if path.stat().st_size > MOST_BYTES:
             raise ValueError(f"the file has more than {MOST_BYTES:,} bytes")
         return path.read_bytes()

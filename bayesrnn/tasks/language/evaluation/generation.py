@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import Generator
+from torch import Generator, Tensor
 
 from bayesrnn.data.vocabulary import Vocabulary
 from bayesrnn.ensemble import LogMeanExp, evaluating, log_softmax
-from bayesrnn.methods import Method
+from bayesrnn.methods import Member, Method
 
 
-@torch.no_grad()
 def generate(
     method: Method,
     vocabulary: Vocabulary,
@@ -23,28 +24,46 @@ def generate(
     top_k: int = 0,
     sample_weights: bool = False,
     seed: int = 0,
-) -> list[str]:
-    """Generate `words` words after the prompt, with the mean weights or one sample; never `<unk>`."""
-    if temperature <= 0:
-        raise ValueError(f"temperature = {temperature} must be above 0.")
+) -> Iterator[str]:
+    """Generate `words` words after the prompt, with the mean weights or one sample; never `<unk>`.
+
+    They are yielded one by one, as they are sampled.
+    """
+    if not 0 < temperature < math.inf:
+        raise ValueError(f"temperature = {temperature} must be above 0, and finite.")
     if top_k < 0 or words < 1:
         raise ValueError(f"top-k = {top_k} must be 0 or more, and words = {words} at least 1.")
     members = method.members(1, seed) if sample_weights else method.resting()
+    start = torch.tensor([vocabulary.end, *vocabulary.encode(prompt)])
+    return _sampled(method, vocabulary, start, members, words, temperature, top_k, seed)
+
+
+@torch.no_grad()
+def _sampled(
+    method: Method,
+    vocabulary: Vocabulary,
+    tokens: Tensor,
+    members: Sequence[Member],
+    words: int,
+    temperature: float,
+    top_k: int,
+    seed: int,
+) -> Iterator[str]:
     generator = Generator().manual_seed(seed)
-    tokens = torch.tensor([vocabulary.end, *vocabulary.encode(prompt)])
-    written: list[str] = []
     states: list[Any] = [None] * len(members)
     with evaluating(method.model):
-        while len(written) < words:
+        for _ in range(words):
             average = LogMeanExp()
             for index, member in enumerate(members):
                 with member():
                     logits, states[index] = method.model(tokens[:, None], states[index])
                 average.add(log_softmax(logits[-1, 0]))
-            scores = average.value / temperature
+            scores = average.value
             scores[vocabulary.unknown] = -torch.inf
+            scores = (scores - scores.max()) / max(temperature, 1e-30)  # the likeliest at 0
+            if scores.isnan().any():
+                raise ValueError("the model predicts nan: its weights are damaged or diverged.")
             if 0 < top_k < len(scores):
                 scores[scores < scores.topk(top_k).values[-1]] = -torch.inf
             tokens = torch.multinomial(scores.softmax(-1), 1, generator=generator)
-            written.append(vocabulary.words[int(tokens)])
-    return written
+            yield vocabulary.words[int(tokens)]

@@ -1,0 +1,217 @@
+"""Files whose bytes are known to be right, though they are not read on every use.
+
+A record is a small JSON file with a checksum of its own. It holds the SHA-256 of a file, and the identity
+that the file had when it was last read and found right: while that is unchanged, so are the bytes.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+from bayesrnn.files import (
+    PREFIX,
+    SUFFIX,
+    identity,
+    printable,
+    sha256_of,
+    sha256_of_text,
+    write_atomically,
+    write_text,
+)
+
+SETTLED = 2.0
+"""Seconds. A file of someone else that changed later than this ago may change again within the same tick of
+its file system's clock, unseen: its digest is not remembered yet."""
+
+STALE = 24 * 3600.0
+"""Seconds after which a temporary file that nobody holds was left by a process that was killed."""
+
+# Names that earlier versions gave their temporary files: the final name between a dot and a process id.
+_EARLIER = re.compile(r"\..+-(train|valid|test|vocabulary)-[0-9a-f]{16}\.(tokens|txt)\.\d+")
+
+
+# ---------------------------------------------------------------------- files of our own
+
+
+class Sink(Protocol):
+    """What a file can be written to."""
+
+    def write(self, data: bytes, /) -> int: ...
+
+
+def write_recorded(
+    path: Path, write: Callable[[Sink], Mapping[str, Any] | None], facts: Mapping[str, Any]
+) -> None:
+    """Write a file atomically, and a record of its bytes beside it, with some facts and those of `write`."""
+    record = dict(facts)
+
+    def fill(temporary: str) -> None:
+        with held(Path(temporary)) as file:
+            hashing = _Hashing(file)
+            record.update(write(hashing) or {})
+            record["sha256"] = hashing.digest.hexdigest()
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not os.access(path.parent, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    remove_stale(path.parent)
+    write_atomically(path, fill)
+    _write_record(_beside(path), {**record, "identity": identity(path)})
+
+
+def is_intact(path: Path, facts: Mapping[str, Any]) -> bool:
+    """Whether a file is as `write_recorded` left it, with the same facts.
+
+    It is read only if it was touched since the last time.
+    """
+    record = _read_record(_beside(path))
+    if record is None or any(record.get(name) != value for name, value in facts.items()):
+        return False
+    try:
+        now = identity(path)
+        if record.get("identity") == now:
+            return True
+        if sha256_of(path) != record.get("sha256") or identity(path) != now:
+            return False
+    except OSError:
+        return False
+    with suppress(OSError, ValueError):  # a folder that cannot be written: read it again next time
+        _write_record(_beside(path), {**record, "identity": now})
+    return True
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f"{path.name}.json")
+
+
+class _Hashing:
+    """A file to write to, and the digest of what was written."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file, self.digest = file, hashlib.sha256()
+
+    def write(self, data: bytes) -> int:
+        self.digest.update(data)
+        return self.file.write(data)
+
+
+# ---------------------------------------------------------------------- files of others
+
+
+def file_digest(path: Path, memory: Path | None = None) -> str:
+    """The SHA-256 of a file, remembered in the folder `memory` until the file is touched."""
+    if memory is None:
+        return sha256_of(path)
+    key = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()
+    before = identity(path)
+    since = time.time() - SETTLED
+    digest = remembered(
+        memory, key, before, lambda: sha256_of(path), lambda: before[2] < since * 1e9
+    )
+    if identity(path) != before:
+        raise ValueError(f"{printable(str(path))} changed while it was read; start again.")
+    return digest
+
+
+def remembered(
+    memory: Path,
+    key: str,
+    state: Any,
+    compute: Callable[[], str],
+    lasts: Callable[[], bool] = lambda: True,
+) -> str:
+    """A digest under a key of letters and digits, computed anew when the state is another."""
+    path = memory / f"{key}.json"
+    record = _read_record(path)
+    if record is not None and record.get("state") == state:
+        sha256 = record.get("sha256")
+        if isinstance(sha256, str):
+            return sha256
+    sha256 = compute()
+    if lasts():
+        with suppress(OSError, ValueError):  # what cannot be remembered is computed again
+            memory.mkdir(parents=True, exist_ok=True)
+            remove_stale(memory)
+            _write_record(path, {"state": state, "sha256": sha256})
+    return sha256
+
+
+# ---------------------------------------------------------------------- records
+
+
+def _write_record(path: Path, values: Mapping[str, Any]) -> None:
+    text = json.dumps(values, sort_keys=True)
+    write_text(path, json.dumps({"record": values, "sha256": sha256_of_text(text)}))
+
+
+def _read_record(path: Path) -> dict[str, Any] | None:
+    """A record; None if there is none, or it is damaged."""
+    try:
+        content = json.loads(path.read_bytes())
+        values = content["record"]
+        text = json.dumps(values, sort_keys=True)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    whole = isinstance(values, dict) and content.get("sha256") == sha256_of_text(text)
+    return values if whole else None
+
+
+# ---------------------------------------------------------------------- temporary files
+
+
+@contextmanager
+def held(path: Path) -> Iterator[BinaryIO]:
+    """A temporary file opened for writing, marked as in use until the block ends."""
+    with path.open("wb") as file:
+        _lock(file.fileno(), shared=True)
+        yield file
+
+
+def remove_stale(folder: Path) -> None:
+    """Remove temporary files of ours that a killed process has left: a day old, and nobody holds them."""
+    with suppress(OSError):
+        for path in folder.iterdir():
+            ours = path.name.startswith(PREFIX) and path.name.endswith(SUFFIX)
+            if ours or _EARLIER.fullmatch(path.name):
+                with suppress(OSError):
+                    _remove_if_stale(path)
+
+
+def _remove_if_stale(path: Path) -> None:
+    facts = path.lstat()
+    if time.time() - facts.st_mtime < STALE or not path.is_file() or path.is_symlink():
+        return
+    with path.open("rb") as file:
+        if _lock(file.fileno(), shared=False):
+            path.unlink(missing_ok=True)
+
+
+def _lock(handle: int, *, shared: bool) -> bool:
+    """Lock an open file, without waiting; whether that was possible."""
+    try:
+        import fcntl
+    except ImportError:  # no such locks on this system, which refuses to remove open files anyway
+        return True
+    try:
+        fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+# ---------------------------------------------------------------------- notices
+
+
+def notice(line: str) -> None:
+    """Tell the user on standard error what was found and mended."""
+    print(f"bayesrnn: {printable(line)}", file=sys.stderr)

@@ -1,0 +1,70 @@
+"""Whether the files of a run are readable, undamaged and of one run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from bayesrnn.files import JsonLines
+from bayesrnn.storage import load_tensors
+from bayesrnn.training.binding import check_binding
+from bayesrnn.training.checkpoint import FORMAT
+from bayesrnn.training.experiment import open_run
+from bayesrnn.training.run import Run
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was found of one file."""
+
+    file: Path
+    problem: str | None
+    """One line, or None if nothing is wrong."""
+    note: str = ""
+    """What it holds, in a few words."""
+
+
+def verify(folder: Path) -> list[Verdict]:
+    """A verdict for each file of the run in a folder that is there or should be."""
+    try:
+        run = open_run(folder)
+    except (ValueError, OSError) as error:
+        return [Verdict(folder / "config.toml", str(error))]
+    found = [Verdict(folder / "config.toml", None, f"{run.config.TASK}, {run.config.method}")]
+    tensors = [p for p in (run.weights, run.checkpoint, run.previous_checkpoint) if p.exists()]
+    found += [_verdict(path, partial(_check_tensors, run, path)) for path in tensors]
+    lines = [each for each in (run.metrics, run.timing) if each.path.exists()]
+    found += [_verdict(each.path, partial(_check_lines, each)) for each in lines]
+    if not run.checkpoint.exists():
+        found.append(Verdict(run.checkpoint, None, "none yet: the run can only begin anew"))
+    return found
+
+
+def _verdict(path: Path, check: Callable[[], str]) -> Verdict:
+    try:
+        return Verdict(path, None, check())
+    except (ValueError, OSError, KeyError, TypeError) as error:
+        return Verdict(path, str(error))
+
+
+def _check_tensors(run: Run, path: Path) -> str:
+    tensors, header = load_tensors(path)
+    check_binding(header, path, run.config)
+    if path == run.weights:
+        return f"{sum(t.numel() for t in tensors.values()):,} numbers{_epoch(header)}"
+    if header.get("format") != FORMAT:
+        raise ValueError(f"{path} was written by another version of bayesrnn.")
+    run.metrics.check(header["metrics_size"], header.get("metrics_sha256"))
+    position = header["position"]
+    return f"after {position['epoch']} epochs and {position['cut']} steps"
+
+
+def _check_lines(lines: JsonLines) -> str:
+    return f"{len(lines.read())} lines of JSON"
+
+
+def _epoch(header: dict[str, Any]) -> str:
+    return f" of epoch {header['epoch']}" if "epoch" in header else ""
