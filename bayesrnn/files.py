@@ -192,6 +192,17 @@ def identity(path: Path) -> list[int]:
 # ---------------------------------------------------------------------- JSON lines
 
 
+class _Line(dict[str, Any]):
+    """The values of a line, which name it if one that is asked for is missing."""
+
+    def __init__(self, values: Mapping[str, Any], place: str) -> None:
+        super().__init__(values)
+        self._place = place
+
+    def __missing__(self, name: str) -> Any:
+        raise ValueError(f"{self._place}, has no {name!r}; restore the file from a copy.")
+
+
 @dataclass(frozen=True)
 class JsonLines:
     """A file of one JSON object a line, to which lines are appended."""
@@ -227,7 +238,7 @@ class JsonLines:
             raise ValueError(
                 f"{self.path}, line {number}, is damaged: it is no JSON object. Restore the file from a copy."
             )
-        return values
+        return _Line(values, f"{self.path}, line {number}")
 
     def sync(self) -> tuple[int, str]:
         """Have all lines on the disk; returns the file's size and SHA-256."""
@@ -274,3 +285,11 @@ def _escape(character: str) -> str:
 def finite(value: float) -> float | None:
     """A number for JSON, which has no nan and no infinity: None instead."""
     return value if math.isfinite(value) else None
+
+
+def expanded(path: str) -> Path:
+    """A path with ~ expanded; ValueError for a user who does not exist."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise ValueError(f"{path}: no such user; write ./{path} for a file of that name.") from None

@@ -121,12 +121,11 @@ def _marks(hint: Any) -> Iterator[Any]:
 def _check_value(option: str, value: Any, marks: list[Any]) -> None:
     if isinstance(value, int | float) and not isinstance(value, bool):
         _check_number(option, value, [mark for mark in marks if isinstance(mark, Between)])
-    elif isinstance(value, Path):
-        check_place(value)
-    elif isinstance(value, str) and any(isinstance(mark, Place) for mark in marks):
-        check_place(value)
-    elif isinstance(value, str) and "\0" in value:
-        raise ValueError(f"{option} = {value!r} has a NUL character; leave it out.")
+    elif isinstance(value, str | Path):
+        if isinstance(value, Path) or any(isinstance(mark, Place) for mark in marks):
+            check_place(value)
+        elif "\0" in value:
+            raise ValueError(f"{option} = {value!r} has a NUL character; leave it out.")
 
 
 def _check_number(option: str, value: float, bounds: list[Between]) -> None:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 import tyro
 from tyro.conf import OmitArgPrefixes, arg
 
+from bayesrnn.cli import arguments as arguments_of
+from bayesrnn.cli.arguments import Between
 from bayesrnn.cli.console import note, show, show_json
 from bayesrnn.training.experiment import Experiment, Prepared, open_run
 from bayesrnn.training.settings import Settings, check_resumable
@@ -34,7 +36,7 @@ class Train(Generic[C]):
     """Run folder; by default a name made from the settings, in runs/."""
     resume: bool = False
     """Resume the run in the folder given by --run, with its own settings."""
-    checkpoint_minutes: float = 10.0
+    checkpoint_minutes: Annotated[float, Between(0, 1e6)] = 10.0
     """Minutes between checkpoints; one is also written after each epoch."""
     tensorboard: bool = True
     """Write the metrics for TensorBoard as well, if it is installed."""
@@ -51,6 +53,7 @@ def run(experiment: Experiment, arguments: list[str]) -> None:
         args=arguments,
         default=Train(_defaults(experiment, arguments)),
     )
+    arguments_of.check(options)
     _train(experiment, options)
 
 

@@ -148,7 +148,7 @@ def from_config(config: dict[str, Any], tensors: Mapping[str, Tensor] | None = N
         return _from_config(dict(config), tensors or {})
     except (TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         said = str(error).partition("\n")[0]
-        raise ValueError(f"no prior can be made from {str(config)[:200]}: {said}.") from None
+        raise ValueError(f"the prior cannot be made from {str(config)[:200]}: {said}.") from None
 
 
 def _from_config(values: dict[str, Any], tensors: Mapping[str, Tensor]) -> Any:

@@ -140,7 +140,7 @@ def test_bad_training_input(fail, tmp_path, trained, text_folder):
         "train", "--data", text_folder, "--run", trained("bbb")
     )
     assert "no such run folder" in fail("train", "--resume", "--run", run)
-    assert "cannot write" in fail("train", "--data", text_folder, "--run", "/proc/run")
+    assert "cannot make" in fail("train", "--data", text_folder, "--run", "/proc/run")
 
 
 def test_bad_runs(fail, trained, tmp_path):
@@ -153,7 +153,7 @@ def test_bad_runs(fail, trained, tmp_path):
             "has format 2; this version of bayesrnn reads format 1",
         ),
         (good.replace("hidden", "hiden"), "unknown setting 'hiden'; did you mean 'hidden'?"),
-        (good.replace("hidden = 12", "hidden = 13"), "has shape"),
+        (good.replace("hidden = 12", "hidden = 13"), "was written with hidden = 12"),
         (good.replace("hidden = 12", 'hidden = "many"'), "must be of type int"),
         ("not toml at all", "not valid TOML"),
     ]:

@@ -7,9 +7,9 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from bayesrnn.data.download import cache_folder
+from bayesrnn.files import expanded
 from bayesrnn.tasks.captions.config import SHAPES, CaptionsConfig
 from bayesrnn.tasks.captions.data.captioned import SPLITS, CaptionedImages
 from bayesrnn.tasks.captions.data.coco import load_coco
@@ -35,7 +35,7 @@ def find_images(data: str, splits: Sequence[str] = SPLITS) -> CaptionedImages:
     """Splits of a data set, by its name or folder."""
     if data == SHAPES:
         return load_shapes()
-    folder = Path(data).expanduser()
+    folder = expanded(data)
     if not folder.is_dir():
         raise ValueError(
             f"--data {data}: no such folder; give one with images/ and captions_train.json, "
@@ -58,7 +58,7 @@ def load(config: CaptionsConfig, splits: Sequence[str] = SPLITS) -> Loaded:
     names = [entry.image for split in chosen.values() for entry in split]
     notes, skipped = list(images.skipped), {}
     if config.features:
-        features = load_features(Path(config.features).expanduser())
+        features = load_features(expanded(config.features))
         source = config.features
         if config.encoder_key:
             check_key(features, config.encoder_key, source)
@@ -111,7 +111,7 @@ def cached_features(
     images: CaptionedImages, names: Sequence[str], encoder: Encoder, data: str
 ) -> tuple[Features, dict[str, str]]:
     """The features of images, from the cache where it has them; also the images left out, with the reason."""
-    place = data if data == SHAPES else str(Path(data).expanduser().resolve())
+    place = data if data == SHAPES else str(expanded(data).resolve())
     digest = hashlib.sha256(place.encode()).hexdigest()[:12]
     key = re.sub(r"[^\w.-]", "-", encoder.key)
     path = cache_folder() / f"{images.name}-{digest}-{key}.features.safetensors"
