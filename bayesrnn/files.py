@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 import os
-import secrets
+import shutil
 import socket
 import stat
 import tempfile
@@ -37,24 +37,63 @@ def write_atomically(
     """
     path = Path(path)
     check_writable(path)
-    handle, temporary = tempfile.mkstemp(prefix=PREFIX, suffix=SUFFIX, dir=path.parent)
-    os.close(handle)
-    try:
-        write(temporary)
+    remove_temporaries(path.parent)
+    with _temporary_for(path) as temporary:
+        write(str(temporary))
         _flush(temporary)
         os.chmod(temporary, 0o666 & ~_umask())
         if keep is not None and path.exists():
-            _keep(path, keep)
+            _keep(path, keep, temporary.with_name("kept"))
         os.replace(temporary, path)
         flush_folder(path.parent)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
-def _keep(path: Path, name: Path) -> None:
+@contextmanager
+def _temporary_for(path: Path) -> Iterator[Path]:
+    """A temporary name in a folder of its own beside `path`, in which libraries may have theirs too.
+
+    The folder is locked: so it is known to be in use, and for how long.
+    """
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX, suffix=SUFFIX, dir=path.parent))
+    try:
+        with _try_lock(folder):
+            yield folder / "file"
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_temporaries(folder: Path) -> None:
+    """Remove what killed processes have left half written in a folder."""
+    for path in folder.glob(f"{PREFIX}*{SUFFIX}"):
+        if path.is_dir() and not path.is_symlink():
+            with _try_lock(path) as free:
+                if free:
+                    shutil.rmtree(path, ignore_errors=True)
+
+
+@contextmanager
+def _try_lock(folder: Path) -> Iterator[bool]:
+    """Lock a folder for the block, if nobody else has; whether that was possible."""
+    try:
+        import fcntl
+
+        handle = os.open(folder, os.O_RDONLY)
+    except (ImportError, OSError):  # no such locks on this system; or the folder has just gone
+        yield False
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        free = True
+    except OSError:
+        free = False
+    try:
+        yield free
+    finally:
+        os.close(handle)
+
+
+def _keep(path: Path, name: Path, link: Path) -> None:
     """Give a file a second name, without a moment at which it has lost its own."""
-    link = path.with_name(f"{PREFIX}{secrets.token_hex(8)}{SUFFIX}")
     try:
         os.link(path, link)
         os.replace(link, name)
@@ -106,13 +145,6 @@ def _is_run(folder: Path) -> bool:
     return False
 
 
-def remove_temporaries(folder: Path) -> None:
-    """Remove what a killed process left half written; to be called under the folder's lock."""
-    for path in folder.glob(f"{PREFIX}*{SUFFIX}"):
-        if path.is_file() and not path.is_symlink():
-            path.unlink(missing_ok=True)
-
-
 def flush_folder(folder: Path) -> None:
     """Have a folder's entries on the disk, where the system can do that."""
     with suppress(OSError):
@@ -123,7 +155,7 @@ def flush_folder(folder: Path) -> None:
             os.close(handle)
 
 
-def _flush(path: str) -> None:
+def _flush(path: Path) -> None:
     with open(path, "rb") as file:
         os.fsync(file.fileno())
 
@@ -200,7 +232,12 @@ class _Line(dict[str, Any]):
         self._place = place
 
     def __missing__(self, name: str) -> Any:
-        raise ValueError(f"{self._place}, has no {name!r}; restore the file from a copy.")
+        raise ValueError(f"{self._place} has no {name!r}; restore the file from a copy.")
+
+
+def _seal(values: Mapping[str, Any]) -> str:
+    text = json.dumps({k: v for k, v in values.items() if k != "check"}, sort_keys=True)
+    return sha256_of_text(text)[:16]
 
 
 @dataclass(frozen=True)
@@ -208,11 +245,17 @@ class JsonLines:
     """A file of one JSON object a line, to which lines are appended."""
 
     path: Path
+    sealed: bool = False
+    """Whether each line has a checksum of its own."""
 
     def append(self, values: Mapping[str, Any]) -> None:
-        line = json.dumps(values, allow_nan=False) + "\n"
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(line)
+            file.write(self._line(values))
+
+    def _line(self, values: Mapping[str, Any]) -> str:
+        if self.sealed:
+            values = {**values, "check": _seal(values)}
+        return json.dumps(values, allow_nan=False) + "\n"
 
     def read(self, *, skip_damaged: bool = False) -> list[dict[str, Any]]:
         """All whole lines; what a crash left of the last one is no line."""
@@ -230,15 +273,18 @@ class JsonLines:
         return found
 
     def _parse(self, number: int, line: bytes) -> dict[str, Any]:
+        place = f"{self.path}, line {number},"
         try:
             values = json.loads(line)
         except (ValueError, RecursionError):
             values = None
         if not isinstance(values, dict):
             raise ValueError(
-                f"{self.path}, line {number}, is damaged: it is no JSON object. Restore the file from a copy."
+                f"{place} is damaged: it is no JSON object. Restore the file from a copy."
             )
-        return _Line(values, f"{self.path}, line {number}")
+        if self.sealed and values.get("check", _seal(values)) != _seal(values):
+            raise ValueError(f"{place} was changed: its checksum does not match. Restore the file.")
+        return _Line(values, place)
 
     def sync(self) -> tuple[int, str]:
         """Have all lines on the disk; returns the file's size and SHA-256."""
@@ -251,13 +297,9 @@ class JsonLines:
         """Raise ValueError unless the file begins with these bytes; without a digest, with as many."""
         data = self.path.read_bytes()[:size] if self.path.exists() else b""
         if len(data) < size:
-            raise ValueError(
-                f"{self.path} is shorter than at the last checkpoint; restore it, or start a new run."
-            )
+            raise ValueError(f"{self.path} is shorter than at the last checkpoint; restore it.")
         if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
-            raise ValueError(
-                f"{self.path} is not as it was at the last checkpoint; restore it, or start a new run."
-            )
+            raise ValueError(f"{self.path} is not as it was at the last checkpoint; restore it.")
 
     def truncate(self, size: int) -> None:
         """Remove what comes after `size` bytes."""
@@ -267,7 +309,7 @@ class JsonLines:
 
     def rewrite(self, lines: Sequence[Mapping[str, Any]]) -> None:
         """Replace all lines, atomically."""
-        write_text(self.path, "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines))
+        write_text(self.path, "".join(map(self._line, lines)))
 
 
 # ---------------------------------------------------------------------- text for people

@@ -65,6 +65,18 @@ def load_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[
     return tensors, header
 
 
+def load_header(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The header of a file written by `save_tensors`, without its tensors and so without its checksum."""
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            header = json.loads((file.metadata() or {})["bayesrnn"])["header"]
+    except (safetensors.SafetensorError, ValueError, KeyError, TypeError, RecursionError):
+        header = None
+    if not isinstance(header, dict):
+        raise ValueError(f"{path} is damaged or was not written by bayesrnn.")
+    return header
+
+
 Schema = Mapping[str, type | tuple[type, ...]]
 """The types of a header's entries by name; a name that ends in "?" may be missing."""
 

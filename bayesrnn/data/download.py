@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from bayesrnn.data.verified import file_digest, held, notice, remove_stale
+from bayesrnn.data.verified import file_digest, notice, tidy
 from bayesrnn.files import printable, write_atomically
 
 MOST_BYTES = 100_000_000
@@ -55,7 +55,7 @@ def download(
                 return path
             notice(f"{path} is damaged; it is downloaded again.")
         path.parent.mkdir(parents=True, exist_ok=True)
-        remove_stale(path.parent)
+        tidy(path.parent)
         write_atomically(
             path, lambda temporary: _fetch(url, Path(temporary), path.name, sha256, md5, most)
         )
@@ -91,7 +91,7 @@ def _fetch(url: str, path: Path, name: str, sha256: str | None, md5: str | None,
     digests = [(hashlib.sha256(), sha256), (_md5(), md5)]
     console = Console(stderr=True)
     bar = Progress(console=console, transient=True, disable=not console.is_terminal)
-    with held(path) as file, bar:
+    with path.open("wb") as file, bar:
         task = bar.add_task(f"downloading {name}", total=None)
         for chunk, length in _received(url, most):
             file.write(chunk)

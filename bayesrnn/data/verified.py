@@ -13,16 +13,16 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from bayesrnn.files import (
-    PREFIX,
-    SUFFIX,
     identity,
     printable,
+    remove_temporaries,
     sha256_of,
     sha256_of_text,
     write_atomically,
@@ -34,7 +34,7 @@ SETTLED = 2.0
 its file system's clock, unseen: its digest is not remembered yet."""
 
 STALE = 24 * 3600.0
-"""Seconds after which a temporary file that nobody holds was left by a process that was killed."""
+"""Seconds after which a temporary file of an earlier version was left by a process that was killed."""
 
 # Names that earlier versions gave their temporary files: the final name between a dot and a process id.
 _EARLIER = re.compile(r"\..+-(train|valid|test|vocabulary)-[0-9a-f]{16}\.(tokens|txt)\.\d+")
@@ -56,7 +56,7 @@ def write_recorded(
     record = dict(facts)
 
     def fill(temporary: str) -> None:
-        with held(Path(temporary)) as file:
+        with open(temporary, "wb") as file:
             hashing = _Hashing(file)
             record.update(write(hashing) or {})
             record["sha256"] = hashing.digest.hexdigest()
@@ -64,7 +64,7 @@ def write_recorded(
     path.parent.mkdir(parents=True, exist_ok=True)
     if not os.access(path.parent, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-    remove_stale(path.parent)
+    tidy(path.parent)
     write_atomically(path, fill)
     _write_record(_beside(path), {**record, "identity": identity(path)})
 
@@ -74,6 +74,7 @@ def is_intact(path: Path, facts: Mapping[str, Any]) -> bool:
 
     It is read only if it was touched since the last time.
     """
+    tidy(path.parent)
     record = _read_record(_beside(path))
     if record is None or any(record.get(name) != value for name, value in facts.items()):
         return False
@@ -131,6 +132,7 @@ def remembered(
     lasts: Callable[[], bool] = lambda: True,
 ) -> str:
     """A digest under a key of letters and digits, computed anew when the state is another."""
+    tidy(memory)
     path = memory / f"{key}.json"
     record = _read_record(path)
     if record is not None and record.get("state") == state:
@@ -141,7 +143,6 @@ def remembered(
     if lasts():
         with suppress(OSError, ValueError):  # what cannot be remembered is computed again
             memory.mkdir(parents=True, exist_ok=True)
-            remove_stale(memory)
             _write_record(path, {"state": state, "sha256": sha256})
     return sha256
 
@@ -169,44 +170,15 @@ def _read_record(path: Path) -> dict[str, Any] | None:
 # ---------------------------------------------------------------------- temporary files
 
 
-@contextmanager
-def held(path: Path) -> Iterator[BinaryIO]:
-    """A temporary file opened for writing, marked as in use until the block ends."""
-    with path.open("wb") as file:
-        _lock(file.fileno(), shared=True)
-        yield file
-
-
-def remove_stale(folder: Path) -> None:
-    """Remove temporary files of ours that a killed process has left: a day old, and nobody holds them."""
+@cache
+def tidy(folder: Path) -> None:
+    """Remove, once in a process, what killed ones have left half written in a folder of ours."""
     with suppress(OSError):
+        remove_temporaries(folder)
         for path in folder.iterdir():
-            ours = path.name.startswith(PREFIX) and path.name.endswith(SUFFIX)
-            if ours or _EARLIER.fullmatch(path.name):
-                with suppress(OSError):
-                    _remove_if_stale(path)
-
-
-def _remove_if_stale(path: Path) -> None:
-    facts = path.lstat()
-    if time.time() - facts.st_mtime < STALE or not path.is_file() or path.is_symlink():
-        return
-    with path.open("rb") as file:
-        if _lock(file.fileno(), shared=False):
-            path.unlink(missing_ok=True)
-
-
-def _lock(handle: int, *, shared: bool) -> bool:
-    """Lock an open file, without waiting; whether that was possible."""
-    try:
-        import fcntl
-    except ImportError:  # no such locks on this system, which refuses to remove open files anyway
-        return True
-    try:
-        fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
+            old = time.time() - path.lstat().st_mtime > STALE
+            if old and _EARLIER.fullmatch(path.name) and path.is_file() and not path.is_symlink():
+                path.unlink(missing_ok=True)
 
 
 # ---------------------------------------------------------------------- notices

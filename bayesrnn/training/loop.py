@@ -15,7 +15,7 @@ from torch import Tensor
 from bayesrnn.gradients import total_norm
 from bayesrnn.kernels import one_pass
 from bayesrnn.methods import Method
-from bayesrnn.storage import load_tensors
+from bayesrnn.storage import digest, load_tensors
 from bayesrnn.training import Diverged
 from bayesrnn.training.averaging import STEPS_BETWEEN_UPDATES, WeightAverage
 from bayesrnn.training.binding import check_binding
@@ -71,6 +71,7 @@ class Trainer:
         self.stop: int = 0
         self._at = Position(task.goal.worst)
         self._running = False
+        self._best: tuple[dict[str, Tensor], dict[str, Any]] | None = None
         self._measured: list[dict[str, Any]] = []
         self._kl_per_item: float | None = None
         self._dropout_rng = torch.Generator().manual_seed(config.seed + 2).get_state()
@@ -245,7 +246,11 @@ class Trainer:
         reached = valid[task.goal.metric]
         if task.goal.better(reached, than=at.best):
             at.best, at.best_epoch = reached, at.epoch
-            self.run_folder.save_weights(method, epoch=at.epoch)
+            tensors = {
+                name: tensor.detach().clone() for name, tensor in method.state_dict().items()
+            }
+            self._best = tensors, {**method.header(), "epoch": at.epoch}
+            self.run_folder.save_weights(*self._best)
 
     def _kl(self) -> float | None:
         kl = self.method.kl()
@@ -280,10 +285,15 @@ class Trainer:
         for index, parameter in enumerate(self.parameters):
             for name, tensor in self.optimizer.state.get(parameter, {}).items():
                 tensors[f"optimizer.{index}.{name}"] = tensor
+        best_header = None
+        if self._best is not None:  # so that damage to the weights' own file can be mended
+            best, best_header = self._best
+            tensors |= {f"best.{name}": tensor for name, tensor in best.items()}
         metrics_size, metrics_sha256 = self.run_folder.metrics.sync()
         header = {
             "format": FORMAT,
             "position": self._at.to_header(),
+            "best": best_header,
             "metrics_size": metrics_size,
             "metrics_sha256": metrics_sha256,
             "train_size": self.task.size,
@@ -318,27 +328,44 @@ class Trainer:
         if self._at.cut:
             self.task.begin_epoch(self._at.epoch)
         self.task.carry(part("state.", tensors))
-        notes += self._check_weights() + _other_machine(header.get("machine"))
+        if isinstance(header.get("best"), dict):
+            self._best = part("best.", tensors), header["best"]
+        notes += self._restore_weights() + _other_machine(header.get("machine"))
         self.run_folder.metrics.truncate(header["metrics_size"])
-        timing = self.run_folder.read_timing()
-        self.run_folder.timing.rewrite([t for t in timing if t.get("epoch", 0) <= self._at.epoch])
-        return notes
+        return notes + self._restore_timing()
 
-    def _check_weights(self) -> list[str]:
-        """See that the best weights so far are there; without them the next epoch's are the best."""
+    def _restore_weights(self) -> list[str]:
+        """See that the best weights so far are in their file; if they are damaged, write them anew."""
         at, run = self._at, self.run_folder
         if not at.best_epoch:
             return []
+        problem = None
         try:
-            if not run.weights.exists():
-                raise ValueError(f"{run.weights} is missing.")
-            check_binding(load_tensors(run.weights)[1], run.weights, run.config)
+            tensors, header = load_tensors(run.weights)
+            check_binding(header, run.weights, run.config)
+            if self._best is None or digest(tensors, {}) == digest(self._best[0], {}):
+                return []
         except ValueError as error:
+            problem = str(error)
+        if self._best is None:  # a checkpoint of an earlier version
             at.best, at.best_epoch = self.task.goal.worst, 0
             return [
-                f"{error} The best weights so far are lost; those of the next epoch take their place."
+                f"{problem} The best weights so far are lost; the next epoch's take their place."
             ]
-        return []
+        run.save_weights(*self._best)
+        return [f"{problem} The weights were restored from the checkpoint."] if problem else []
+
+    def _restore_timing(self) -> list[str]:
+        """Remove what was written after the checkpoint; of a damaged file, keep the lines that are whole."""
+        timing = self.run_folder.timing
+        lines = timing.read(skip_damaged=True)
+        notes = []
+        try:
+            timing.read()
+        except ValueError as error:
+            notes.append(f"{error} The other lines were kept.")
+        timing.rewrite([line for line in lines if line.get("epoch", 0) <= self._at.epoch])
+        return notes
 
 
 def _machine() -> dict[str, Any]:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from bayesrnn.files import JsonLines, write_text
 from bayesrnn.methods import Method
-from bayesrnn.storage import load_tensors, save_tensors
+from bayesrnn.storage import load_header, load_tensors, save_tensors
 from bayesrnn.training.binding import binding, check_binding
 from bayesrnn.training.settings import Settings
 
@@ -98,14 +98,14 @@ class Run:
 
     @property
     def timing(self) -> JsonLines:
-        return JsonLines(self.folder / "timing.jsonl")
+        # No checkpoint can tell what they were, as no two runs have the same.
+        return JsonLines(self.folder / "timing.jsonl", sealed=True)
 
     def write_config(self) -> None:
         write_text(self.folder / "config.toml", self.config.to_toml())
 
-    def save_weights(self, method: Method, *, epoch: int) -> None:
-        header = {**method.header(), "epoch": epoch, "run": self._binding()}
-        save_tensors(self.weights, method.state_dict(), header)
+    def save_weights(self, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
+        save_tensors(self.weights, tensors, {**header, "run": self._binding()})
 
     def load_weights(self, method: M) -> M:
         """Load the best weights so far into the run's method; returns the method."""
@@ -128,16 +128,22 @@ class Run:
         return binding(self.folder, self.config, self.files, self.data)
 
     def read_metrics(self, kind: str) -> list[dict[str, Any]]:
-        """The metrics lines of one kind: "step" or "epoch"."""
+        """The metrics lines of one kind: "step" or "epoch".
+
+        ValueError if they are not what the last checkpoint, where there is one, says they were.
+        """
+        try:
+            header = load_header(self.checkpoint)
+        except (ValueError, OSError):
+            header = {}
+        size, sha256 = header.get("metrics_size"), header.get("metrics_sha256")
+        if isinstance(size, int) and isinstance(sha256, str):
+            self.metrics.check(size, sha256)
         return [line for line in self.metrics.read() if line.get("kind") == kind]
 
     def read_timing(self) -> list[dict[str, Any]]:
-        """The seconds of each epoch; a damaged line is left out, as nothing but a table depends on it."""
-        return [
-            line
-            for line in self.timing.read(skip_damaged=True)
-            if isinstance(line.get("seconds"), int | float)
-        ]
+        """The seconds of each epoch."""
+        return self.timing.read()
 
 
 def labels(runs: Sequence[Run]) -> list[str]:

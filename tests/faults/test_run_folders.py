@@ -16,7 +16,6 @@ import torch
 
 from bayesrnn import files
 from bayesrnn.cli import main
-from bayesrnn.storage import load_tensors
 
 SIZES = [
     "--preset",
@@ -195,7 +194,8 @@ def test_hidden_files_of_others_stay(half, whole):
     (half / ".env").write_text("secret")
     (half / ".git").mkdir()
     ours = half / f"{files.PREFIX}0123456789abcdef{files.SUFFIX}"
-    ours.write_text("half a checkpoint")
+    ours.mkdir()
+    (ours / "file").write_text("half a checkpoint")
     _resume(half, "--epochs", "3")
     assert (half / ".env").read_text() == "secret"
     assert (half / ".git").is_dir()
@@ -255,29 +255,51 @@ def test_metrics_damaged_after_the_checkpoint_before_are_survived(half, whole, h
 
 
 @pytest.mark.parametrize("how", ["cut", "bit", "gone"])
-def test_damaged_weights_are_noticed_and_training_goes_on(half, whole, how, capsys):
+def test_damaged_weights_are_restored(half, whole, how, capsys):
+    intact = (half / "weights.safetensors").read_bytes()
     _damage(half / "weights.safetensors", how)
+    _resume(half)  # nothing to train, so nothing is written but what is mended
+    assert "The weights were restored from the checkpoint." in capsys.readouterr().err
+    assert (half / "weights.safetensors").read_bytes() == intact
     _resume(half, "--epochs", "3")
-    assert "The best weights so far are lost" in capsys.readouterr().err
-    main(["evaluate", str(half)])
-    _, header = load_tensors(half / "weights.safetensors")
-    assert header["epoch"] == 3
+    _check_equal(half, whole)
 
 
-def test_a_torn_line_of_timing_stops_nothing(half, whole, capsys):
+def test_a_torn_line_of_timing_is_named_and_mended(half, whole, capsys):
     lines = (half / "timing.jsonl").read_text().splitlines(keepends=True)
-    (half / "timing.jsonl").write_text(lines[0] + lines[1][:9] + "\n" + lines[1])
+    (half / "timing.jsonl").write_text(lines[0] + lines[1][:9])  # as a crash leaves it
     main(["compare", str(half)])
-    (half / "timing.jsonl").write_text(lines[0] + lines[1][:9])
+    (half / "timing.jsonl").write_text(lines[0] + lines[1][:9] + "\n")
+    assert "timing.jsonl, line 2, is damaged" in _fails(capsys, "compare", str(half))
     _resume(half, "--epochs", "3")
+    assert "The other lines were kept." in capsys.readouterr().err
     epochs = [line["epoch"] for line in files.JsonLines(half / "timing.jsonl").read()]
     assert epochs == [1, 3]
     _check_equal(half, whole)
+    main(["compare", str(half)])
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("metrics.jsonl", "metrics.jsonl is not as it was at the last checkpoint"),
+        ("timing.jsonl", "timing.jsonl, line 1, was changed: its checksum does not match"),
+    ],
+)
+def test_a_changed_figure_is_noticed(half, name, message, capsys):
+    text = (half / name).read_text()
+    digit = re.search(r"\d\.\d*([1-8])", text)
+    assert digit is not None
+    at = digit.start(1)
+    (half / name).write_text(text[:at] + str(int(text[at]) + 1) + text[at + 1 :])
+    assert message in _fails(capsys, "compare", str(half))
 
 
 def test_a_damaged_line_of_metrics_is_named(half, capsys):
     lines = (half / "metrics.jsonl").read_text().splitlines(keepends=True)
     (half / "metrics.jsonl").write_text('{"kind": \n' + "".join(lines))
+    for name in ("checkpoint.safetensors", "checkpoint-previous.safetensors"):
+        (half / name).unlink()  # so that nothing tells what the lines were
     assert "metrics.jsonl, line 1, is damaged" in _fails(capsys, "compare", str(half))
 
 
