@@ -235,9 +235,9 @@ class _Line(dict[str, Any]):
         raise ValueError(f"{self._place} has no {name!r}; restore the file from a copy.")
 
 
-def _seal(values: Mapping[str, Any]) -> str:
+def _seal(values: Mapping[str, Any], seal: str) -> str:
     text = json.dumps({k: v for k, v in values.items() if k != "check"}, sort_keys=True)
-    return sha256_of_text(text)[:16]
+    return sha256_of_text(seal + text)[:16]
 
 
 @dataclass(frozen=True)
@@ -245,16 +245,16 @@ class JsonLines:
     """A file of one JSON object a line, to which lines are appended."""
 
     path: Path
-    sealed: bool = False
-    """Whether each line has a checksum of its own."""
+    seal: str | None = None
+    """If given, each line has a checksum of its own, which depends on this text."""
 
     def append(self, values: Mapping[str, Any]) -> None:
         with self.path.open("a", encoding="utf-8") as file:
             file.write(self._line(values))
 
     def _line(self, values: Mapping[str, Any]) -> str:
-        if self.sealed:
-            values = {**values, "check": _seal(values)}
+        if self.seal is not None:
+            values = {**values, "check": _seal(values, self.seal)}
         return json.dumps(values, allow_nan=False) + "\n"
 
     def read(self, *, skip_damaged: bool = False) -> list[dict[str, Any]]:
@@ -282,7 +282,7 @@ class JsonLines:
             raise ValueError(
                 f"{place} is damaged: it is no JSON object. Restore the file from a copy."
             )
-        if self.sealed and values.get("check", _seal(values)) != _seal(values):
+        if self.seal is not None and values.get("check") not in (None, _seal(values, self.seal)):
             raise ValueError(f"{place} was changed: its checksum does not match. Restore the file.")
         return _Line(values, place)
 

@@ -98,8 +98,11 @@ class Run:
 
     @property
     def timing(self) -> JsonLines:
-        # No checkpoint can tell what they were, as no two runs have the same.
-        return JsonLines(self.folder / "timing.jsonl", sealed=True)
+        # No checkpoint can tell what they were, since no two runs have the same: so the lines do themselves.
+        config = self.config
+        return JsonLines(
+            self.folder / "timing.jsonl", seal=f"{config.TASK} {config.method} {config.seed}"
+        )
 
     def write_config(self) -> None:
         write_text(self.folder / "config.toml", self.config.to_toml())
@@ -142,8 +145,10 @@ class Run:
         return [line for line in self.metrics.read() if line.get("kind") == kind]
 
     def read_timing(self) -> list[dict[str, Any]]:
-        """The seconds of each epoch."""
-        return self.timing.read()
+        """The seconds of each epoch; none, if they are not known of all of them."""
+        lines, epochs = self.timing.read(), self.read_metrics("epoch")
+        whole = [line.get("epoch") for line in lines] == [line["epoch"] for line in epochs]
+        return lines if whole else []
 
 
 def labels(runs: Sequence[Run]) -> list[str]:

@@ -288,7 +288,7 @@ def test_a_torn_line_of_timing_is_named_and_mended(half, whole, capsys):
 )
 def test_a_changed_figure_is_noticed(half, name, message, capsys):
     text = (half / name).read_text()
-    digit = re.search(r"\d\.\d*([1-8])", text)
+    digit = re.search(r"\d\.0*([1-8])", text)
     assert digit is not None
     at = digit.start(1)
     (half / name).write_text(text[:at] + str(int(text[at]) + 1) + text[at + 1 :])
