@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
@@ -53,6 +55,16 @@ def test_a_forecast_that_is_fed_its_mean_is_too_sure(tmp_path):
     assert inside["own paths"][2] > inside["fed its mean"][2] + 8
     assert all(80 < share < 98 for share in inside["conformal"])
     assert (tmp_path / "forecast.png").stat().st_size > 20_000
+
+
+def test_an_adapter_has_uncertainty_and_a_small_file(tmp_path):
+    pytest.importorskip("peft")
+    arguments = [str(EXAMPLES / "adapters.py"), "--steps", "12"]
+    output = _run(*arguments, cwd=tmp_path, warnings="default")  # peft's imports warn
+    assert len(re.findall(r"mutual information \d\.\d+ nats a character", output)) == 3
+    adapter, network = map(int, re.findall(r"(\d+) kB", output))
+    assert adapter < network / 5
+    assert (tmp_path / "adapter.safetensors").stat().st_size < 1024 * (adapter + 1)
 
 
 def test_every_example_has_a_test():
