@@ -61,6 +61,11 @@ class Compare:
 
 def finished(runs: Sequence[Run]) -> tuple[list[Run], list[Run]]:
     """The runs with weights, at least one, and those without: their first epoch is not finished."""
+    for run in runs:
+        if not run.weights.exists() and run.read_metrics("epoch"):
+            raise ValueError(
+                f"{run.weights} is missing, though an epoch is finished; `train --resume` restores it."
+            )
     done = [run for run in runs if run.weights.exists()]
     if not done:
         raise ValueError(

@@ -142,7 +142,13 @@ class Run:
         size, sha256 = header.get("metrics_size"), header.get("metrics_sha256")
         if isinstance(size, int) and isinstance(sha256, str):
             self.metrics.check(size, sha256)
-        return [line for line in self.metrics.read() if line.get("kind") == kind]
+        lines = [line for line in self.metrics.read() if line.get("kind") == kind]
+        steps = [line.get("step", 0) for line in lines]
+        if steps != sorted(set(steps)):
+            raise ValueError(
+                f"{self.metrics.path} is damaged: its lines are not in order. Restore it."
+            )
+        return lines
 
     def read_timing(self) -> list[dict[str, Any]]:
         """The seconds of each epoch; none, if they are not known of all of them."""

@@ -169,6 +169,9 @@ class Settings:
         Its sizes must be such that the weights fit into the files beside it: building a model allocates.
         """
         _, values = read_toml(path)
+        for name in ("data", "method", "seed"):  # which every version has written
+            if name not in values:
+                raise ValueError(f"{path} is damaged: it has no {name!r}. Restore it from a copy.")
         config = cls.from_values({**cls.BEFORE, **values}, str(path))
         sizes = [
             file.stat().st_size for file in path.parent.glob("*.safetensors") if file.is_file()

@@ -295,6 +295,23 @@ def test_a_changed_figure_is_noticed(half, name, message, capsys):
     assert message in _fails(capsys, "compare", str(half))
 
 
+def test_a_doubled_line_of_metrics_is_noticed(half, capsys):
+    text = (half / "metrics.jsonl").read_text()
+    (half / "metrics.jsonl").write_text(text + text.splitlines(keepends=True)[-1])
+    assert "its lines are not in order" in _fails(capsys, "compare", str(half))
+
+
+def test_missing_weights_are_noticed_by_compare(half, whole, capsys):
+    (half / "weights.safetensors").unlink()
+    assert "weights.safetensors is missing" in _fails(capsys, "compare", str(whole), str(half))
+
+
+def test_a_config_without_its_data_is_noticed(half, capsys):
+    lines = (half / "config.toml").read_text().splitlines(keepends=True)
+    (half / "config.toml").write_text("".join(x for x in lines if not x.startswith("data =")))
+    assert "config.toml is damaged: it has no 'data'" in _fails(capsys, "generate", str(half))
+
+
 def test_a_damaged_line_of_metrics_is_named(half, capsys):
     lines = (half / "metrics.jsonl").read_text().splitlines(keepends=True)
     (half / "metrics.jsonl").write_text('{"kind": \n' + "".join(lines))
