@@ -83,12 +83,19 @@ def as_tokens(text: str) -> Tensor:
 
 
 def language_model() -> GPT2LMHeadModel:
-    ends = {"bos_token_id": 0, "eos_token_id": 0}
-    sizes = {"n_positions": LENGTH, "n_embd": 64, "n_layer": 2, "n_head": 4}
-    return GPT2LMHeadModel(GPT2Config(vocab_size=VOCABULARY, **sizes, **ends))
+    config = GPT2Config(
+        vocab_size=VOCABULARY,
+        n_positions=LENGTH,
+        n_embd=64,
+        n_layer=2,
+        n_head=4,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    return GPT2LMHeadModel(config)
 
 
-def with_adapter(network: nn.Module) -> nn.Module:
+def with_adapter(network: GPT2LMHeadModel) -> nn.Module:
     config = LoraConfig(r=8, lora_alpha=8, target_modules=["c_attn", "c_fc"], fan_in_fan_out=True)
     return get_peft_model(network, config)
 

@@ -67,6 +67,28 @@ def test_an_adapter_has_uncertainty_and_a_small_file(tmp_path):
     assert (tmp_path / "adapter.safetensors").stat().st_size < 1024 * (adapter + 1)
 
 
+def _rows(output: str) -> dict[str, list[float]]:
+    """The figures of each row of the last table, without their spread, by the row's name."""
+    rows = re.findall(r"^ (\S.*?)  +(\d.*)$", output, re.MULTILINE)
+    return {name: [float(x) for x in re.findall(r"([\d.]+) ±", row)] for name, row in rows}
+
+
+def test_what_was_learnt_as_prior_keeps_the_first_task(tmp_path):
+    arguments = ["--seeds", "1", "--epochs", "40"]
+    output = _run(str(EXAMPLES / "two_tasks.py"), *arguments, cwd=tmp_path)
+    accuracy = _rows(output)  # on task 1 before task 2, on task 1 after it, on task 2
+    assert accuracy["Bayesian"][1] > accuracy["plain, tuned"][1] + 5
+    assert accuracy["Bayesian"][2] > 85
+    assert (tmp_path / "two_tasks.png").stat().st_size > 20_000
+
+
+def test_a_prior_around_the_trained_weights_is_the_one_for_fine_tuning(tmp_path):
+    output = _run(str(EXAMPLES / "fine_tuning.py"), "--seeds", "1", cwd=tmp_path)
+    nats = _rows(output.partition("accuracy of held-out")[0])
+    centred, zero = nats["Centred(trained, sigma)"], nats["Normal(0.1)"]
+    assert all(one < other for one, other in zip(centred[:3], zero[:3], strict=True))
+
+
 def test_every_example_has_a_test():
     tested = "".join(file.read_text() for file in Path(__file__).parent.glob("test_examples*.py"))
     assert all(example.name in tested for example in EXAMPLES.glob("*.py"))
