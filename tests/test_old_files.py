@@ -78,3 +78,17 @@ def test_a_run_of_digits(runs, capsys):
         assert found[name] == pytest.approx(right[name], rel=1e-4), name
     main(["mnist", "--resume", "--run", "mnist", "--epochs", "2", "--no-tensorboard", "--json"])
     assert json.loads(capsys.readouterr().out)["epoch"] == 2
+
+
+def test_a_run_whose_files_know_each_other(tmp_path, monkeypatch, capsys):
+    """Written when weights and checkpoints began to name the settings, vocabulary and data they belong to."""
+    shutil.copytree(OLD.parent / "bound-run", tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    main(["verify", "run"])
+    capsys.readouterr()
+    main(["evaluate", "run", "--json"])
+    (row,) = _rows(capsys.readouterr().out)
+    assert row["perplexity"] == pytest.approx(10.021086846919996, rel=1e-4)
+    main(["train", "--resume", "--run", "run", "--epochs", "3", "--no-tensorboard"])
+    assert "epoch   3" in capsys.readouterr().out
+    main(["verify", "run"])
