@@ -23,7 +23,7 @@ class Centred:
     the same names, one for each weight.
     """
 
-    weights: Mapping[str, Tensor]
+    weights: Any  # a module or a mapping; once made, a mapping of tensors
     sigma: float | Mapping[str, Tensor]
 
     def __post_init__(self) -> None:
