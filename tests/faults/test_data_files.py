@@ -304,18 +304,22 @@ def test_two_processes_make_the_same_cache(text):
 def test_what_killed_processes_left_is_removed(text):
     cache = cache_folder()
     cache.mkdir(parents=True, exist_ok=True)
-    old, new, used = (cache / f"{PREFIX}{name}{SUFFIX}" for name in ("old", "new", "used"))
+    left, used = (cache / f"{PREFIX}{name}{SUFFIX}" for name in ("left", "used"))
     earlier = cache / ".text-train-0123456789abcdef.tokens.123"
     notes = cache / ".notes"
-    for path in (old, new, used, earlier, notes):
+    for folder in (left, used):
+        folder.mkdir()
+        (folder / "file").write_bytes(b"x")
+    for path in (earlier, notes):
         path.write_bytes(b"x")
-        if path != new:
-            os.utime(path, (1e9, 1e9))
-    with used.open("rb") as file:
-        fcntl.flock(file, fcntl.LOCK_SH)
+        os.utime(path, (1e9, 1e9))
+    handle = os.open(used, os.O_RDONLY)  # as a process that is still writing has it
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
         load(text)
-    left = {path.name for path in cache.iterdir() if path.name.startswith(".")}
-    assert left == {new.name, used.name, notes.name}
+    finally:
+        os.close(handle)
+    assert {p.name for p in cache.iterdir() if p.name.startswith(".")} == {used.name, notes.name}
 
 
 def test_a_failed_write_leaves_nothing(text, monkeypatch):
