@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import shutil
 import socket
@@ -322,11 +321,6 @@ def printable(text: str) -> str:
 
 def _escape(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")
-
-
-def finite(value: float) -> float | None:
-    """A number for JSON, which has no nan and no infinity: None instead."""
-    return value if math.isfinite(value) else None
 
 
 def expanded(path: str) -> Path:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
 
-from bayesrnn.files import check_output
+from bayesrnn.files import check_output, expanded
 
 
 @dataclass(frozen=True)
@@ -80,13 +80,7 @@ def check_place(place: str | Path) -> None:
     text = str(place)
     if "\0" in text:
         raise ValueError(f"{text!r} has a NUL character, which no path can have.")
-    if text.startswith("~"):
-        try:
-            Path(text).expanduser()
-        except RuntimeError:
-            raise ValueError(
-                f"{text}: no such user; write ./{text} for a file of that name."
-            ) from None
+    expanded(text)
 
 
 def check_input(path: Path) -> None:

@@ -78,7 +78,7 @@ def _given(arguments: list[str], name: str) -> str | None:
 
 
 def _train(experiment: Experiment, options: Train[Any]) -> None:
-    from bayesrnn.files import locked, remove_temporaries
+    from bayesrnn.files import locked
     from bayesrnn.memory import keep_memory
     from bayesrnn.training.loop import Trainer
     from bayesrnn.training.run import Run
@@ -97,7 +97,6 @@ def _train(experiment: Experiment, options: Train[Any]) -> None:
         run.make_folder()
     keep_memory()
     with locked(folder):
-        remove_temporaries(folder)
         if resumed:
             for line in trainer.resume():
                 note(line)
