@@ -30,28 +30,37 @@ def check_binding(
 
     What a header does not mention is not compared: those of earlier versions have no binding.
     """
-    bound = header.get("run")
-    settings, files, trained_on = (
-        (_table(bound, "settings"), _table(bound, "files"), bound.get("data"))
-        if isinstance(bound, dict)
-        else ({}, {}, None)
-    )
-    present = _lasting(config)
-    for name, value in settings.items():
-        if name in present and present[name] != value:
-            raise ValueError(
-                f"{source} was written with {name} = {value!r}, but config.toml has {present[name]!r}: one "
-                "of them was edited, or belongs to another run. Put back the right one."
-            )
-    for name, digest in files.items():
-        path = source.parent / Path(name).name
+    check_settings(header, source, config)
+    for path, digest in bound_files(header, source).items():
         if not path.is_file() or sha256_of(path) != digest:
             raise ValueError(f"{path} has changed since {source.name} was written; restore it.")
+    trained_on = _bound(header).get("data")
     if None not in (trained_on, data) and trained_on != data:
         raise ValueError(
             f"these are not the training data that {source} was trained on; give the same data, or start a "
             "new run."
         )
+
+
+def check_settings(header: Mapping[str, Any], source: Path, config: Settings) -> None:
+    """Raise ValueError if the header of `source` says that it belongs to other settings."""
+    present = _lasting(config)
+    for name, value in _table(_bound(header), "settings").items():
+        if name in present and present[name] != value:
+            raise ValueError(
+                f"{source} was written with {name} = {value!r}, but config.toml has {present[name]!r}: one "
+                "of them was edited, or belongs to another run. Put back the right one."
+            )
+
+
+def bound_files(header: Mapping[str, Any], source: Path) -> dict[Path, str]:
+    """The digests of the run's own text files, such as its vocabulary, when `source` was written."""
+    files = _table(_bound(header), "files")
+    return {source.parent / Path(name).name: digest for name, digest in files.items()}
+
+
+def _bound(header: Mapping[str, Any]) -> Mapping[str, Any]:
+    return _table(header, "run")
 
 
 def _lasting(config: Settings) -> dict[str, Any]:

@@ -28,6 +28,16 @@ from bayesrnn.training.settings import Settings
 
 M = TypeVar("M", bound=Method)
 
+FILES = (
+    "config.toml",
+    "metrics.jsonl",
+    "timing.jsonl",
+    "weights.safetensors",
+    "checkpoint.safetensors",
+    "checkpoint-previous.safetensors",
+)
+"""A folder that has one of these is, or was, a run."""
+
 
 @dataclass(frozen=True)
 class Run:

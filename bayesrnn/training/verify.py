@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bayesrnn.files import JsonLines
-from bayesrnn.storage import load_tensors
-from bayesrnn.training.binding import check_binding
+from bayesrnn.files import JsonLines, sha256_of
+from bayesrnn.storage import load_header, load_tensors
+from bayesrnn.training.binding import bound_files, check_settings
 from bayesrnn.training.checkpoint import FORMAT
 from bayesrnn.training.experiment import open_run
-from bayesrnn.training.run import Run
+from bayesrnn.training.run import FILES, Run
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,12 @@ class Verdict:
 
 
 def verify(folder: Path) -> list[Verdict]:
-    """A verdict for each file of the run in a folder that is there or should be."""
+    """A verdict for each file of the run in a folder that is there or should be.
+
+    ValueError if the folder has no file of a run.
+    """
+    if not any((folder / name).is_file() for name in FILES):
+        raise ValueError(f"{folder}: {'not a run' if folder.is_dir() else 'no such run folder'}.")
     try:
         run = open_run(folder)
     except (ValueError, OSError) as error:
@@ -36,6 +42,7 @@ def verify(folder: Path) -> list[Verdict]:
     found = [Verdict(folder / "config.toml", None, f"{run.config.TASK}, {run.config.method}")]
     tensors = [p for p in (run.weights, run.checkpoint, run.previous_checkpoint) if p.exists()]
     found += [_verdict(path, partial(_check_tensors, run, path)) for path in tensors]
+    found += _own_files(tensors)
     lines = [each for each in (run.metrics, run.timing) if each.path.exists()]
     found += [_verdict(each.path, partial(_check_lines, each)) for each in lines]
     if not run.checkpoint.exists():
@@ -52,7 +59,7 @@ def _verdict(path: Path, check: Callable[[], str]) -> Verdict:
 
 def _check_tensors(run: Run, path: Path) -> str:
     tensors, header = load_tensors(path)
-    check_binding(header, path, run.config)
+    check_settings(header, path, run.config)
     if path == run.weights:
         return f"{sum(t.numel() for t in tensors.values()):,} numbers{_epoch(header)}"
     if header.get("format") != FORMAT:
@@ -60,6 +67,23 @@ def _check_tensors(run: Run, path: Path) -> str:
     run.metrics.check(header["metrics_size"], header.get("metrics_sha256"))
     position = header["position"]
     return f"after {position['epoch']} epochs and {position['cut']} steps"
+
+
+def _own_files(tensors: Sequence[Path]) -> list[Verdict]:
+    """The text files of the experiment, such as the vocabulary, which the headers name."""
+    digests: dict[Path, str] = {}
+    for path in tensors:
+        with suppress(ValueError, OSError):  # they have verdicts of their own
+            digests |= bound_files(load_header(path), path)
+    return [
+        _verdict(path, partial(_check_digest, path, digest)) for path, digest in digests.items()
+    ]
+
+
+def _check_digest(path: Path, digest: str) -> str:
+    if sha256_of(path) != digest:
+        raise ValueError(f"{path} has changed since the weights were written; restore it.")
+    return f"{path.stat().st_size:,} bytes"
 
 
 def _check_lines(lines: JsonLines) -> str:

@@ -288,7 +288,7 @@ def test_a_torn_line_of_timing_is_named_and_mended(half, whole, capsys):
 )
 def test_a_changed_figure_is_noticed(half, name, message, capsys):
     text = (half / name).read_text()
-    digit = re.search(r"\d\.0*([1-8])", text)
+    digit = re.search(r"\.\d*?([0-8])", text)
     assert digit is not None
     at = digit.start(1)
     (half / name).write_text(text[:at] + str(int(text[at]) + 1) + text[at + 1 :])
@@ -358,7 +358,7 @@ def test_verify_says_which_file_is_damaged(whole, half, capsys):
     capsys.readouterr()
     main(["verify", str(whole), str(half)])
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 12
+    assert len(lines) == 14
     assert all(line.startswith("ok ") for line in lines)
     _damage(half / "checkpoint.safetensors", "bit")
     (half / "vocabulary.txt").write_text("a\nb\n")
@@ -368,12 +368,29 @@ def test_verify_says_which_file_is_damaged(whole, half, capsys):
     output = capsys.readouterr().out
     assert "DAMAGED" in output
     assert re.search(r"DAMAGED +\S+/checkpoint\.safetensors .*checksum", output)
-    assert re.search(r"DAMAGED +\S+/weights\.safetensors .*vocabulary\.txt has changed", output)
+    assert re.search(r"DAMAGED +\S+/vocabulary\.txt .*has changed", output)
+    assert re.search(r"ok +\S+/weights\.safetensors", output)
     assert re.search(r"ok +\S+/config\.toml", output)
 
 
 def test_verify_of_what_is_no_run(tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("")
+    for name, said in (
+        ("none", "no such run folder"),
+        ("empty", "not a run"),
+        ("file", "no such run folder"),
+    ):
+        with pytest.raises(SystemExit) as exit_:
+            main(["verify", str(tmp_path / name)])
+        assert exit_.value.code == 2
+        assert said in capsys.readouterr().err
+
+
+def test_verify_of_a_run_without_its_config(half, capsys):
+    (half / "config.toml").unlink()
+    capsys.readouterr()
     with pytest.raises(SystemExit) as exit_:
-        main(["verify", str(tmp_path / "none")])
+        main(["verify", str(half)])
     assert exit_.value.code == 1
-    assert "no such run folder" in capsys.readouterr().out
+    assert re.search(r"DAMAGED +\S+/config\.toml", capsys.readouterr().out)
