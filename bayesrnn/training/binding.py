@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from bayesrnn.files import sha256_of
-from bayesrnn.training.settings import Settings
+from bayesrnn.training.settings import Settings, read_toml
 
 
 def binding(
     folder: Path, config: Settings, files: Sequence[str], data: str | None
 ) -> dict[str, Any]:
-    """For the header of weights and checkpoints: the settings that no run may change, the digests of its own
-    text files, such as the vocabulary, and that of the training data."""
+    """For the header of weights and checkpoints: the names of all settings, those that no run may change, the
+    digests of its own text files, such as the vocabulary, and that of the training data."""
     return {
+        "names": [field.name for field in fields(config)],
         "settings": _lasting(config),
         "files": {name: sha256_of(folder / name) for name in files},
         "data": data,
@@ -43,7 +44,13 @@ def check_binding(
 
 
 def check_settings(header: Mapping[str, Any], source: Path, config: Settings) -> None:
-    """Raise ValueError if the header of `source` says that it belongs to other settings."""
+    """Raise ValueError if the header of `source` says that it belongs to other settings, or to more."""
+    names = _bound(header).get("names")
+    path = source.parent / "config.toml"
+    written = read_toml(path)[1] if isinstance(names, list) else {}
+    for name in names if isinstance(names, list) else ():
+        if name not in written:
+            raise ValueError(f"{path} is damaged: it has no {name!r}. Restore it from a copy.")
     present = _lasting(config)
     for name, value in _table(_bound(header), "settings").items():
         if name in present and present[name] != value:

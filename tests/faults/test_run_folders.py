@@ -306,10 +306,15 @@ def test_missing_weights_are_noticed_by_compare(half, whole, capsys):
     assert "weights.safetensors is missing" in _fails(capsys, "compare", str(whole), str(half))
 
 
-def test_a_config_without_its_data_is_noticed(half, capsys):
+@pytest.mark.parametrize("name", ["data", "epochs", "patience", "batch_size"])
+def test_a_lost_line_of_the_config_is_noticed(half, name, capsys):
     lines = (half / "config.toml").read_text().splitlines(keepends=True)
-    (half / "config.toml").write_text("".join(x for x in lines if not x.startswith("data =")))
-    assert "config.toml is damaged: it has no 'data'" in _fails(capsys, "generate", str(half))
+    rest = [line for line in lines if not line.startswith(f"{name} =")]
+    assert len(rest) == len(lines) - 1
+    (half / "config.toml").write_text("".join(rest))
+    message = f"config.toml is damaged: it has no {name!r}"
+    assert message in _fails(capsys, "generate", str(half))
+    assert message in _fails(capsys, "train", "--resume", "--run", str(half))
 
 
 def test_a_damaged_line_of_metrics_is_named(half, capsys):
