@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from bayesrnn import torch_private
 from bayesrnn.weights import processes
+
+T = TypeVar("T")
 
 
 def loss_of(value: Any) -> Tensor:
@@ -22,6 +24,15 @@ def loss_of(value: Any) -> Tensor:
             f"the closure must return a scalar loss, or a tuple that begins with it; got {got}."
         )
     return loss
+
+
+def without_graph(value: T) -> T:
+    """What a closure returned, with its loss detached: one that is kept must not keep all of forward."""
+    loss: Any = loss_of(value).detach()
+    if not isinstance(value, tuple):
+        return loss
+    rest = value[1:]
+    return type(value)(loss, *rest) if hasattr(value, "_fields") else (loss, *rest)  # type: ignore
 
 
 def check_closure(closure: object) -> None:
@@ -39,7 +50,7 @@ def add_grads(gradients: Mapping[nn.Parameter, Tensor]) -> None:
     for parameter, gradient in gradients.items():
         if not parameter.requires_grad:
             continue
-        if processes.are_several() or torch_private.has_hooks(parameter):
+        if processes.in_group() or torch_private.has_hooks(parameter):
             torch.autograd.backward(parameter, gradient)
         elif parameter.grad is None:
             parameter.grad = gradient

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 import os
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, TypeVar, get_args
@@ -14,7 +13,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from bayesrnn import init, persistence
-from bayesrnn.gradients import add_grads, check_closure, check_kl_weight, loss_of
+from bayesrnn.gradients import add_grads, check_closure, check_kl_weight, loss_of, without_graph
 from bayesrnn.kernels import noise, passes
 from bayesrnn.storage import load_tensors, save_tensors
 from bayesrnn.torch_private import versions
@@ -24,6 +23,7 @@ from bayesrnn.variational.grouped import Grouped
 from bayesrnn.variational.normal import EmpiricalNormal
 from bayesrnn.variational.priors import Prior
 from bayesrnn.variational.row_mixture import RowScaleMixture
+from bayesrnn.warn import warn
 from bayesrnn.weights import processes
 from bayesrnn.weights.flat import FlatWeights, release_all
 from bayesrnn.weights.layout import Layout
@@ -180,6 +180,12 @@ class Posterior:
         return self.weights.flat["rho"]
 
     @property
+    @torch.no_grad()
+    def sigma(self) -> Tensor:
+        """The standard deviations, a flat vector, computed from rho; 0 for padding rows."""
+        return self.layout.fill_fixed(gaussian.sigma_from_rho(self.rho))
+
+    @property
     def prior(self) -> Any:
         """p(theta). A new one may be set at any time: `posterior.prior = posterior.as_prior()`."""
         return self._prior
@@ -217,7 +223,7 @@ class Posterior:
         draw.check(after_block=True)
         if draw.has_grad and self.weights.at_rest:
             if self._unused is not None:
-                warnings.warn(UNUSED, stacklevel=4)
+                warn(UNUSED)
             self._unused = draw
 
     @contextmanager
@@ -281,14 +287,15 @@ class Posterior:
     ) -> T:
         """Sample, call `closure` for a loss (or a tuple that begins with it), backward, accumulate.
 
-        Returns what the closure returned. One optimiser step's gradients in one call.
+        Returns what the closure returned, the loss without its graph. One optimiser step's gradients in one
+        call.
         """
         check_closure(closure)
         with self.sample(generator=generator) as draw:
             value = closure()
             loss_of(value).backward()
         self.accumulate_grad(draw, kl_weight=kl_weight)
-        return value
+        return without_graph(value)
 
     def all_reduce_grads(self) -> None:
         """Average the gradients of all processes (torch.distributed), between accumulate_grad and the step.
@@ -310,11 +317,6 @@ class Posterior:
         self.weights.scale_steps(factors)
 
     # ------------------------------------------------------------------ quantities of q
-
-    @torch.no_grad()
-    def sigma(self) -> Tensor:
-        """The posterior's standard deviations, a flat vector; 0 for padding rows."""
-        return self.layout.fill_fixed(gaussian.sigma_from_rho(self.rho))
 
     @torch.no_grad()
     def snr(self) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from bayesrnn import persistence
-from bayesrnn.gradients import add_grads, check_closure, check_kl_weight, loss_of
+from bayesrnn.gradients import add_grads, check_closure, check_kl_weight, loss_of, without_graph
 from bayesrnn.kernels import noise, passes
 from bayesrnn.posterior import Posterior
 from bayesrnn.storage import load_tensors, save_tensors
@@ -95,7 +95,8 @@ class Sharpened:
 
         `closure` computes the loss of the minibatch with the model as it stands; it is called once
         at phi and once at theta (once more at phi if exact). It must start from the same RNN state
-        each time; what it returned at theta, a loss or a tuple that begins with one, is returned.
+        each time; what it returned at theta, a loss or a tuple that begins with one, is returned, the
+        loss without its graph.
         """
         check_kl_weight(kl_weight)
         check_closure(closure)
@@ -120,7 +121,7 @@ class Sharpened:
         passes.kappa_gradient_(g_phi, g_theta, kappa, eta_unit=eta_unit, **settings)
         add_grads({self.kappa: g_phi})  # g_phi is now the gradient of kappa
         posterior.accumulate_grad(phi, kl_weight=kl_weight, g=g)
-        return value
+        return without_graph(value)
 
     def bound(
         self,
@@ -182,6 +183,12 @@ class Sharpened:
         own = {n: t for n, t in state.items() if not n.startswith(persistence.PRIOR)}
         sharpened.load_state_dict(own)
         return sharpened
+
+    def __repr__(self) -> str:
+        return (
+            f"Sharpened({self.posterior!r}, loss_scale={self.loss_scale:.3g}, sigma0={self.sigma0:.3g}, "
+            f"exact={self.exact})"
+        )
 
     @property
     def _eta_unit(self) -> float:

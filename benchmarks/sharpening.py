@@ -83,7 +83,7 @@ class Probe:
         mu = self.posterior.mu.detach()
         if not sampled:
             return mu.clone()
-        return mu + self.posterior.sigma() * self.noise(generator)
+        return mu + self.posterior.sigma * self.noise(generator)
 
     def bound(self, sigma0: float, *, sampled: bool) -> Parts:
         generator, parts, state = torch.Generator().manual_seed(0), Parts(), None

@@ -38,7 +38,7 @@ def test_linear_regression_recovers_the_diagonal_optimum():
         schedule.step()
         if step >= steps // 2:
             averaged_mu += posterior.mu.detach() / (steps // 2)
-            averaged_sigma += posterior.sigma() / (steps // 2)
+            averaged_sigma += posterior.sigma / (steps // 2)
     assert ((averaged_mu - exact_mean).abs() < 0.05 * exact_sigma).all()
     torch.testing.assert_close(averaged_sigma, exact_sigma, rtol=0.03, atol=0)
 
@@ -97,7 +97,7 @@ def test_estimators_are_unbiased(prior_sigma, kl_gradient):
     posterior = bayesrnn.Posterior(
         model, bayesrnn.Normal(prior_sigma), sigma_init=0.4, kl_gradient=kl_gradient
     )
-    mu, sigma, w = posterior.mu.detach().clone(), posterior.sigma(), 0.7
+    mu, sigma, w = posterior.mu.detach().clone(), posterior.sigma, 0.7
     right_mu = a_matrix @ (mu - centre) + w * mu / prior_sigma**2
     right_sigma = a_matrix.diagonal() * sigma + w * (sigma / prior_sigma**2 - 1 / sigma)
     right_rho = right_sigma * posterior.rho.detach().sigmoid()

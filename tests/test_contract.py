@@ -38,7 +38,7 @@ def _log_prior(prior, posterior):
 
 def _empirical(posterior):
     """N(0, s^2) with s^2 the mean of mu^2 + sigma^2 over each tensor, padding left out."""
-    mu, sigma = posterior.mu.detach(), posterior.sigma()
+    mu, sigma = posterior.mu.detach(), posterior.sigma
     scales = []
     for slot in posterior.layout:
         moment = (mu**2 + sigma**2)[slot.span].clone()
@@ -202,7 +202,7 @@ def test_the_empirical_scale_is_where_the_kl_is_least(case: Case, prior):
     posterior = bayesrnn.Posterior(case.model, prior, sigma_init=0.3)
     best = posterior.kl()
     [(_, fitted)] = posterior.prior_parts()
-    sigma = posterior.sigma().clamp_min(1e-300)
+    sigma = posterior.sigma.clamp_min(1e-300)
     for factor in (0.9, 1.1):
         other = VectorNormal(fitted.stddev * factor)
         terms = -other.expected_log_prob(posterior.mu.detach(), sigma)

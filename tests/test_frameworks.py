@@ -6,7 +6,6 @@ import contextlib
 import functools
 import logging
 import os
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,10 +19,11 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import bayesrnn
+from tests import documents
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when the library is imported, which tests do
 
-PAGE = (Path(__file__).parent.parent / "docs" / "frameworks.md").read_text()
+PAGE = documents.ROOT / "docs" / "frameworks.md"
 FRAMEWORKS = ["plain loop", "Trainer", "Lightning", "accelerate"]
 PRIOR = bayesrnn.Normal(1.0)
 N, BATCH = 22, 4  # six minibatches, the last of two examples
@@ -44,45 +44,13 @@ pytestmark = [
 # ---------------------------------------------------------------------- the page
 
 
-def _blocks(section: str) -> list[str]:
-    """The python code of a section of the page; the setting, which all need, has no heading."""
-    parts = re.split(r"^## (.*)$", PAGE, flags=re.MULTILINE)
-    texts = {"": parts[0], **dict(zip(parts[1::2], parts[2::2], strict=True))}
-    return re.findall(r"```python\n(.*?)```", texts[section], re.DOTALL)
-
-
 def _recipe(section: str, *, blocks: int | None = None) -> dict[str, Any]:
-    """What the first blocks of a section define."""
+    """What the setting, which has no heading, and the first blocks of a section define."""
     names: dict[str, Any] = {}
-    for block in [*_blocks(""), *_blocks(section)[:blocks]]:
-        exec(block, names)
+    setting, own = (documents.blocks(PAGE, "python", section=name) for name in ("", section))
+    for block in [*setting, *own[:blocks]]:
+        documents.run(block, names)
     return names
-
-
-SECTIONS = re.findall(r"^## (.*)$", PAGE, flags=re.MULTILINE)
-NEEDS = {
-    "Hugging Face Trainer": "transformers",
-    "Lightning": "lightning",
-    "accelerate": "accelerate",
-    "The Hub": "huggingface_hub",
-}
-RUN = [section for section in SECTIONS if _blocks(section) and section != "Several processes"]
-
-
-@pytest.mark.parametrize("section", RUN)
-@pytest.mark.filterwarnings("ignore:The number of training batches .* is smaller than the logging")
-@pytest.mark.filterwarnings("ignore:Starting from v1.9.0, `tensorboardX` has been removed")
-def test_the_code_of_the_page_runs(section, frameworks):
-    if section in NEEDS:
-        frameworks(NEEDS[section])
-    names = _recipe(section)
-    found = names["module"].posterior if section == "Lightning" else names["posterior"]
-    start = bayesrnn.Posterior(names["Net"](), PRIOR)
-    assert bayesrnn.predict(found, names["x"]).probs.shape == (200, 2)
-    if section != "The Hub":
-        assert not torch.allclose(found.rho.mean(), start.rho.mean(), atol=0.01)
-        right = found.model.eval()(names["x"]).argmax(-1) == names["data"].tensors[1]
-        assert right.float().mean() > 0.8
 
 
 # ---------------------------------------------------------------------- one run in each framework

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections import namedtuple
 
 import pytest
 import torch
@@ -186,7 +187,7 @@ def test_samples_nest_and_the_mean_can_be_had_inside_one():
         with posterior.mean():
             assert torch.equal(posterior.model(X), at_mean)
         assert torch.equal(posterior.model(X), outer)
-        assert torch.equal(posterior.snr(), posterior.mu.detach().abs() / posterior.sigma())
+        assert torch.equal(posterior.snr(), posterior.mu.detach().abs() / posterior.sigma)
     assert torch.equal(posterior.model(X), at_mean)
 
 
@@ -219,6 +220,43 @@ def test_backward_may_come_after_the_block():
     posterior.mu.grad = None
     _step(posterior, generator=torch.Generator().manual_seed(0))
     assert torch.equal(after, posterior.mu.grad)
+
+
+def test_backward_returns_a_loss_without_its_graph():
+    posterior = _posterior()
+    model = posterior.model
+    loss = posterior.backward(lambda: model(X).square().sum(), kl_weight=0.1)
+    assert (loss.shape, loss.grad_fn, loss.requires_grad) == ((), None, False)
+    loss, output = posterior.backward(lambda: ((y := model(X)).sum(), y), kl_weight=0.1)
+    assert not loss.requires_grad
+    assert output.grad_fn is not None  # what is not the loss is returned as it is
+    Named = namedtuple("Named", "loss, output")
+    named = posterior.backward(lambda: Named((y := model(X)).sum(), y), kl_weight=0.1)
+    assert type(named) is Named
+    assert not named.loss.requires_grad
+    sharpened = bayesrnn.Sharpened(posterior, loss_scale=1.0)
+    assert not sharpened.backward(lambda: model(X).sum(), kl_weight=0.1).requires_grad
+
+
+def test_mu_rho_and_sigma_are_flat_vectors_alike():
+    posterior = _posterior(sigma_init=0.3)
+    for vector in (posterior.mu, posterior.rho, posterior.sigma):
+        assert (vector.shape, vector.dtype) == ((26,), torch.float32)
+        assert posterior.named(vector).keys() == dict(_model().named_parameters()).keys()
+    assert not posterior.sigma.requires_grad
+    with pytest.raises(AttributeError):
+        posterior.sigma = torch.ones(26)  # set rho instead
+
+
+def test_representations_are_one_line():
+    posterior = _posterior()
+    assert repr(posterior) == (
+        "Posterior(Sequential, 26 Bayesian weights in 4 tensors, prior=Normal(sigma=1.0))"
+    )
+    assert repr(bayesrnn.Sharpened(posterior, loss_scale=0.05)) == (
+        f"Sharpened({posterior!r}, loss_scale=0.05, sigma0=0.02, exact=False)"
+    )
+    assert repr(posterior.draw()) == "Draw(26 weights)"
 
 
 def test_a_sample_that_is_changed_between_forward_and_backward_is_noticed():
@@ -363,17 +401,17 @@ def test_kl_is_zero_where_posterior_and_prior_agree():
 
 
 def test_sigma_starts_where_each_rule_says():
-    assert torch.allclose(_posterior(sigma_init=0.3).sigma(), torch.tensor(0.3))
+    assert torch.allclose(_posterior(sigma_init=0.3).sigma, torch.tensor(0.3))
     model = nn.ModuleDict({"rnn": nn.LSTM(3, 4), "out": nn.Linear(4, 2)})
     prior = bayesrnn.ScaleMixture(0.25, math.exp(-1), math.exp(-7))
     p = prior.stddev
     assert p == pytest.approx(0.184, abs=5e-4)
     posterior = bayesrnn.Posterior(model, prior, sigma_init=init.from_prior())
-    sigma = posterior.named(posterior.sigma())
+    sigma = posterior.named(posterior.sigma)
     assert p / 4 <= sigma["rnn.weight_ih_l0"].min() < sigma["rnn.weight_ih_l0"].max() <= p / 2
     assert p / 2 <= sigma["out.weight"].min() < sigma["out.weight"].max() <= p
     posterior = _posterior(sigma_init=init.per_weight(0.2, floor=1e-4))
-    torch.testing.assert_close(posterior.sigma(), (0.2 * posterior.mu.abs()).clamp_min(1e-4))
+    torch.testing.assert_close(posterior.sigma, (0.2 * posterior.mu.abs()).clamp_min(1e-4))
 
 
 def test_around_a_trained_network_the_mean_is_that_network():
@@ -383,7 +421,7 @@ def test_around_a_trained_network_the_mean_is_that_network():
     assert torch.equal(posterior.model(X), trained(X))
     rms = trained[0].weight.square().mean().sqrt()
     torch.testing.assert_close(
-        posterior.named(posterior.sigma())["0.weight"], (0.05 * rms).expand(4, 3)
+        posterior.named(posterior.sigma)["0.weight"], (0.05 * rms).expand(4, 3)
     )
 
 
@@ -842,7 +880,7 @@ def test_the_kl_of_a_draw_leaves_the_padding_row_out():
         [(_, bound)] = rest.prior_parts()
         log_p = bound.log_prob(theta.view(5, 3)[keep].flatten()).sum()
         torch.testing.assert_close(posterior.kl(draw), log_q - log_p)
-        assert (posterior.sigma().view(5, 3)[1] == 0).all()
+        assert (posterior.sigma.view(5, 3)[1] == 0).all()
 
 
 def test_the_empirical_scale_leaves_the_padding_row_out_and_follows_the_mean():

@@ -236,6 +236,23 @@ def test_in_one_process_there_is_nothing_to_average():
     assert torch.equal(posterior.mu.grad, before)
 
 
+def test_one_process_in_distributed_data_parallel_is_as_without(tmp_path):
+    plain = bayesrnn.Posterior(_model(), PRIOR, sigma_init=0.3)
+    expected = _train(plain.model, plain, slice(None))
+    distributed.init_process_group("gloo", f"file://{tmp_path}/one", rank=0, world_size=1)
+    try:
+        posterior = bayesrnn.Posterior(_model(), PRIOR, sigma_init=0.3)
+        found = _train(DistributedDataParallel(posterior.model), posterior, slice(None))
+        wrapped = DistributedDataParallel(posterior.model, find_unused_parameters=True)
+        with pytest.raises(ValueError, match="set it to False"), posterior.sample():
+            wrapped(X)
+    finally:
+        distributed.destroy_process_group()
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert torch.equal(found[name], tensor), name
+
+
 def test_hooks_on_the_posterior_are_called():
     posterior = bayesrnn.Posterior(_model(), PRIOR)
     called = []

@@ -171,7 +171,7 @@ def test_exact_gradients_of_ordinary_parameters():
         hidden = torch.tanh(x @ weight.view(4, 3).T + model[0].bias.detach())
         return (hidden @ model[2].weight.detach().T + bias).square().sum()
 
-    phi = (posterior.mu + posterior.sigma() * eps).detach().requires_grad_()
+    phi = (posterior.mu + posterior.sigma * eps).detach().requires_grad_()
     (g_phi,) = torch.autograd.grad(loss(phi), phi, create_graph=True)
     theta = phi - sharpened.eta * g_phi + 0.1 * eps0
     energy = loss(theta) + 0.5 * ((sharpened.eta * g_phi) ** 2).sum() / (2 * 0.1**2)

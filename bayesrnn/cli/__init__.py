@@ -9,8 +9,6 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from difflib import get_close_matches
 from typing import TextIO
 
-import tyro
-
 from bayesrnn import __version__
 from bayesrnn.cli import arguments as options_of
 from bayesrnn.cli import train
@@ -19,10 +17,13 @@ from bayesrnn.cli.captions.describe import Describe
 from bayesrnn.cli.captions.evaluate import Evaluate as EvaluateCaptions
 from bayesrnn.cli.captions.features import Features
 from bayesrnn.cli.compare import Compare
+from bayesrnn.cli.completion import Completion
 from bayesrnn.cli.console import one_line
 from bayesrnn.cli.evaluate import Evaluate
 from bayesrnn.cli.generate import Generate
 from bayesrnn.cli.inspect import Inspect
+from bayesrnn.cli.list_runs import ListRuns
+from bayesrnn.cli.parsing import parse
 from bayesrnn.cli.prune import Prune
 from bayesrnn.cli.report import Report
 from bayesrnn.cli.score import Score
@@ -41,8 +42,10 @@ COMMANDS = {
     "uncertainty": Uncertainty,
     "calibration": Calibration,
     "report": Report,
+    "list": ListRuns,
     "inspect": Inspect,
     "verify": Verify,
+    "completion": Completion,
     "captions features": Features,
     "captions evaluate": EvaluateCaptions,
     "captions describe": Describe,
@@ -88,7 +91,7 @@ def _run(arguments: list[str]) -> None:
             options_of.check_places(options)
             return train.run(trained[name], options)
         if name in COMMANDS:
-            command = tyro.cli(COMMANDS[name], prog=f"bayesrnn {name}", args=options)
+            command = parse(COMMANDS[name], f"bayesrnn {name}", options)
             options_of.check(command)
             return command.run()
     group = [name for name in names if name.startswith(f"{arguments[0]} ")]

@@ -21,7 +21,7 @@ class Compare:
     """Compare runs of one experiment in a table: perplexity or error, speed and size."""
 
     run_folders: Positional[tuple[Path, ...]]
-    """Run folders, all of the same experiment."""
+    """Run folders of one experiment, on the same data; language models must have one vocabulary."""
     samples: Samples = 0
     """Number of weight samples to average over; 0 to skip. Runs that cannot be sampled ignore it."""
     dynamic: bool = False

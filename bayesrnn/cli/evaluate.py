@@ -1,4 +1,4 @@
-"""`bayesrnn evaluate`: the perplexity of a run, for each way of predicting."""
+"""`bayesrnn evaluate`: the perplexity or error of a run, for each way of predicting."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ from tyro.conf import Positional
 
 from bayesrnn.cli.arguments import Rate, Samples, Seed, Source, Streams
 from bayesrnn.cli.console import show, show_json
+from bayesrnn.cli.kinds import DIGITS, LANGUAGE, check_unused, kind_of, refusal
 
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Measure a run's perplexity: at the mean, by Monte Carlo, sharpened, with dynamic evaluation."""
+    """Measure a run's perplexity or error: at the mean, by Monte Carlo, sharpened, dynamic."""
 
     run_folder: Positional[Path]
-    """Run folder of `bayesrnn train`, or a file written by `bayesrnn prune --export`."""
+    """Run folder of `bayesrnn train` or `bayesrnn mnist`, a file written by `bayesrnn prune --export`, or
+    pretrained."""
     split: Literal["train", "valid", "test"] = "test"
     """Split to evaluate on: train, valid or test."""
     samples: Samples = 0
     """Number of weight samples to average over; 0 to skip."""
     sharpened: bool = False
-    """Add the sharpened posterior's score, an upper bound on perplexity."""
+    """Add the sharpened posterior's score, an upper bound on perplexity (language models only)."""
     dynamic: bool = False
-    """Add dynamic evaluation to each way of predicting."""
+    """Add dynamic evaluation to each way of predicting (language models only)."""
     lr: Rate = 0.1
     """Learning rate of dynamic evaluation."""
     streams: Streams = 1
@@ -34,11 +36,39 @@ class Evaluate:
     seed: Seed = 0
     """Random seed."""
     data: Source | None = None
-    """Text to evaluate on; by default the text the run was trained on."""
+    """Data to evaluate on; by default the data the run was trained on."""
     json: bool = False
     """Print one line of JSON for each result."""
 
     def run(self) -> None:
+        kind = kind_of(self.run_folder)
+        if kind == LANGUAGE:
+            self._evaluate_text()
+        elif kind == DIGITS:
+            self._evaluate_digits()
+        else:
+            takes = (LANGUAGE, DIGITS)
+            raise refusal(self.run_folder, kind, takes, captions="captions evaluate RUN")
+
+    def _evaluate_digits(self) -> None:
+        from bayesrnn.tasks.digits.comparison import evaluate, subjects
+        from bayesrnn.training.experiment import open_run
+
+        check_unused(self, self.run_folder, DIGITS, "sharpened", "dynamic", "lr", "streams")
+        run = open_run(self.run_folder)
+        (subject,) = subjects([run], data=self.data, samples=self.samples, seed=self.seed)
+        if self.samples:
+            subject.method.members(self.samples, self.seed)  # says why, if it cannot be sampled
+        found = evaluate(subject, self.split)
+        if self.json:
+            for result in found:
+                show_json(result.as_json())
+            return
+        show(f"{self.run_folder}, {self.split}: {found[0].examples:,} examples")
+        for result in found:
+            show(f"  {result.way:22} error {result.error:8.2%}   {result.nats:.4f} nats/example")
+
+    def _evaluate_text(self) -> None:
         from rich.progress import Progress
 
         from bayesrnn.tasks.language.evaluation.perplexity import (

@@ -12,6 +12,7 @@ from tyro.conf import Positional
 
 from bayesrnn.cli.arguments import Between, Seed, Temperature
 from bayesrnn.cli.console import note, one_line, show, show_json
+from bayesrnn.cli.kinds import LANGUAGE, kind_of, refusal
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class Generate:
     """Generate text with a run's model."""
 
     run_folder: Positional[Path]
-    """Run folder of `bayesrnn train`, or a file written by `bayesrnn prune --export`."""
+    """Run folder of `bayesrnn train`, a file written by `bayesrnn prune --export`, or pretrained."""
     prompt: str = ""
     """Text to continue."""
     words: Annotated[int, Between(1, 10**6)] = 60
@@ -40,6 +41,9 @@ class Generate:
         from bayesrnn.tasks.language.evaluation.generation import generate
         from bayesrnn.tasks.language.trained import open_trained
 
+        if (kind := kind_of(self.run_folder)) != LANGUAGE:
+            instead = "captions describe RUN PHOTO"
+            raise refusal(self.run_folder, kind, (LANGUAGE,), captions=instead)
         (model,) = open_trained(self.run_folder)
         prompt = tokenizer(model.config.data)(self.prompt)
         for word in prompt:

@@ -17,31 +17,56 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Inspect:
-    """Summarise a saved posterior: its prior, and the size, noise and signal of each weight tensor."""
+    """Summarise a posterior: its prior, and the size, noise and signal of each weight tensor."""
 
-    file: Positional[Path]
-    """File written by Posterior.save or Sharpened.save."""
+    posterior: Positional[Path]
+    """Run folder of any experiment with method bbb or sharpened, or a file of Posterior.save or
+    Sharpened.save."""
     json: Annotated[bool, "print JSON"] = False
     """Print JSON instead of a table."""
 
     def run(self) -> None:
-        summary = _summary(self.file)
+        summary = _summary(self.posterior)
         if self.json:
             show_json(summary)
         else:
             _print_table(summary)
 
 
-def _summary(path: Path) -> dict:
+def _open(path: Path) -> tuple[Mapping[str, Tensor], Mapping[str, Any], Path]:
+    """The tensors and the header of a posterior, from a run folder or a file, and the file."""
+    from bayesrnn.cli.compare import finished
+    from bayesrnn.storage import load_tensors
+    from bayesrnn.training.binding import check_binding
+    from bayesrnn.training.experiment import open_run
+
+    if not path.is_dir():
+        tensors, header = load_tensors(path)
+        if "select" not in header:
+            raise ValueError(
+                f"{path} has no posterior; give a file of Posterior.save, or the folder of a run."
+            )
+        return tensors, header, path
+    run = open_run(path)
+    finished([run])
+    tensors, header = load_tensors(run.weights)
+    check_binding(header, run.weights, run.config)
+    if "select" not in header:
+        raise ValueError(
+            f"{path} is a run of method {run.config.method}, which has no posterior; "
+            "use one of method bbb or sharpened."
+        )
+    return tensors, header, run.weights
+
+
+def _summary(given: Path) -> dict:
     import torch
 
     from bayesrnn.persistence import SCHEMA
-    from bayesrnn.storage import check_header, load_tensors
+    from bayesrnn.storage import check_header
     from bayesrnn.variational.gaussian import sigma_from_rho, signal_to_noise
 
-    tensors, header = load_tensors(path)
-    if "select" not in header:
-        raise ValueError(f"{path} has no posterior.")
+    tensors, header, path = _open(given)
     check_header(header, SCHEMA, str(path))
     rows = []
     for name in header["select"]:

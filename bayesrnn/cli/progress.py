@@ -1,29 +1,55 @@
-"""A progress bar on standard error, so that results on standard output can be piped."""
+"""Progress bars on standard error, so that results on standard output can be piped."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from bayesrnn.cli.console import one_line
+from bayesrnn.cli.console import note, one_line
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from bayesrnn.report.progress import Work
 
 
 @contextmanager
 def steps(total: int) -> Iterator[Callable[[str, int], None]]:
     """A progress bar with the time left; yields `advance(description, amount)`."""
+    with _bar() as bar:
+        task = bar.add_task("", total=total)
+        yield lambda what, count: bar.update(task, description=one_line(what), advance=count)
+
+
+@contextmanager
+def work(what: str) -> Iterator[Work]:
+    """As `steps`, for work whose total is known later; without a terminal, a line for each stage."""
+    from bayesrnn.report.progress import Work
+
+    if not sys.stderr.isatty():
+        yield Work(lambda stage: note(f"{stage} ..."))
+        return
+    with _bar() as bar:
+        task = bar.add_task(one_line(what), total=None)
+        yield Work(
+            begin=lambda stage: bar.update(task, description=one_line(stage)),
+            expect=lambda total: bar.update(task, total=total),
+            advance=lambda amount: bar.advance(task, amount),
+        )
+
+
+def _bar() -> Progress:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    console = Console(stderr=True)
-    columns = (
+    return Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         TextColumn("{task.percentage:>3.0f}%"),
         TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        disable=not sys.stderr.isatty(),
     )
-    with Progress(
-        *columns, console=console, transient=True, disable=not sys.stderr.isatty()
-    ) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda what, count: bar.update(task, description=one_line(what), advance=count)

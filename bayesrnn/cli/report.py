@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import shlex
+from dataclasses import dataclass, fields
 from pathlib import Path
+from shutil import get_terminal_size
 
 from tyro.conf import Positional
 
 from bayesrnn.cli.arguments import Drop, Samples, Seed, Source, Streams, Words
-from bayesrnn.cli.console import note, show, show_json, working
+from bayesrnn.cli.console import note, show, show_json
+from bayesrnn.cli.progress import work
 
 
 @dataclass(frozen=True)
@@ -34,13 +37,14 @@ class Report:
     data: Source | None = None
     """Data to evaluate on; by default the data each run was trained on."""
     json: bool = False
-    """Print the path of the page as JSON."""
+    """Print the path of the page and its summary as JSON."""
 
     def run(self) -> None:
         from bayesrnn.cli.compare import finished
         from bayesrnn.files import check_output, write_text
         from bayesrnn.report.extras import check_extras
-        from bayesrnn.report.html import document, settings
+        from bayesrnn.report.html import document, foot, settings
+        from bayesrnn.report.summary import Summary
         from bayesrnn.training.experiment import ReportOptions, open_runs
         from bayesrnn.training.run import labels
 
@@ -59,11 +63,27 @@ class Report:
             seed=self.seed,
             data=self.data,
         )
-        with working("reading the runs") as tell:
-            sections = experiment.report(runs, options, tell)
-        page = document("bayesrnn: " + ", ".join(labels(runs)), [*sections, settings(runs)])
+        with work("reading the runs") as progress:
+            sections = experiment.report(runs, options, progress)
+        title = "bayesrnn: " + ", ".join(labels(runs))
+        page = document(title, [*sections, settings(runs)], foot(self.command()))
         write_text(self.out, page)
+        summaries = [section for section in sections if isinstance(section, Summary)]
         if self.json:
-            show_json({"report": str(self.out), "bytes": self.out.stat().st_size})
+            record = {"report": str(self.out), "bytes": self.out.stat().st_size}
+            said = [finding.as_json() for each in summaries for finding in each.findings]
+            show_json({**record, "summary": said})
         else:
+            width = min(get_terminal_size((100, 24)).columns, 100)
+            for summary in summaries:
+                show(f"{summary.as_text(width)}\n")
             show(f"wrote {self.out}: open it in a browser")
+
+    def command(self) -> str:
+        """The command that writes this page again."""
+        words = ["bayesrnn", "report", *map(str, self.run_folders)]
+        for option in fields(self)[1:]:
+            value = getattr(self, option.name)
+            if value != option.default:
+                words += [f"--{option.name}", *([] if value is True else [str(value)])]
+        return shlex.join(words)

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
-import tyro
 from tyro.conf import OmitArgPrefixes, arg
 
 from bayesrnn.cli import arguments as arguments_of
-from bayesrnn.cli.arguments import Between
+from bayesrnn.cli.arguments import Between, Source
 from bayesrnn.cli.console import note, show, show_json
-from bayesrnn.training.experiment import Experiment, Prepared, open_run
+from bayesrnn.cli.parsing import parse
+from bayesrnn.cli.training_output import following, nothing_to_do, start_line
+from bayesrnn.training.experiment import Experiment, Prepared, open_run, read_settings
 from bayesrnn.training.settings import Settings, check_resumable
 
 if TYPE_CHECKING:
     from bayesrnn.training.loop import Trainer
+    from bayesrnn.training.run import Run
 
 C = TypeVar("C", bound=Settings)
 
@@ -32,8 +35,10 @@ class Train(Generic[C]):
     """The options of a training command: the settings of its experiment, and these."""
 
     config: Annotated[OmitArgPrefixes[C], arg(name="")]
-    run: str = ""
+    run: Source = ""
     """Run folder; by default a name made from the settings, in runs/."""
+    from_run: Annotated[Source, arg(name="from")] = ""
+    """Run to start from: its weights become the new run's first weights, or the mean of its posterior."""
     resume: bool = False
     """Resume the run in the folder given by --run, with its own settings."""
     checkpoint_minutes: Annotated[float, Between(0, 1e6)] = 10.0
@@ -46,11 +51,11 @@ class Train(Generic[C]):
 
 def run(experiment: Experiment, arguments: list[str]) -> None:
     """Parse the arguments and train."""
-    options = tyro.cli(
+    options = parse(
         Train[experiment.config],
-        prog=f"bayesrnn {experiment.command}",
+        f"bayesrnn {experiment.command}",
+        arguments,
         description=f"{experiment.summary}\n\nRuns are written to {experiment.run_name} by default.",
-        args=arguments,
         default=Train(_defaults(experiment, arguments)),
     )
     arguments_of.check(options)
@@ -63,7 +68,17 @@ def _defaults(experiment: Experiment, arguments: list[str]) -> Settings:
     if "--resume" in arguments and folder is not None:
         return open_run(Path(folder), experiment).config
     named = {field.name: _given(arguments, field.name) for field in fields(experiment.config)}
-    return experiment.defaults({name: value for name, value in named.items() if value is not None})
+    given = {name: value for name, value in named.items() if value is not None}
+    source = _given(arguments, "from")
+    if not source:
+        return experiment.defaults(given)
+    start = read_settings(Path(source), experiment)
+    places = () if "data" in given else start.PLACES
+    like_start = {name: getattr(start, name) for name in (*places, *start.SIZES)}
+    for name in ("data", "preset"):
+        if hasattr(start, name):
+            given.setdefault(name, getattr(start, name))
+    return replace(experiment.defaults(given), **like_start)
 
 
 def _given(arguments: list[str], name: str) -> str | None:
@@ -83,12 +98,9 @@ def _train(experiment: Experiment, options: Train[Any]) -> None:
     from bayesrnn.training.loop import Trainer
     from bayesrnn.training.run import Run
 
-    config = options.config
-    folder = Path(options.run or Path("runs") / experiment.folder_name(config))
+    folder = Path(options.run or Path("runs") / experiment.folder_name(options.config))
     resumed = open_run(folder, experiment) if options.resume else None
-    if resumed:
-        check_resumable(resumed.config, config)
-    ready: Prepared = experiment.prepare(config, resumed)
+    ready = _prepared(experiment, options, resumed)
     for line in ready.notes:
         note(line)
     run = Run(folder, ready.config, tuple(ready.files), ready.data)
@@ -100,67 +112,86 @@ def _train(experiment: Experiment, options: Train[Any]) -> None:
         if resumed:
             for line in trainer.resume():
                 note(line)
-            run.write_config()
+        if trainer.finished:
+            last = None
+            text = nothing_to_do(trainer, experiment, folder)
         else:
-            run.write(ready.files)
-        last = _follow(trainer, experiment, tensorboard=options.tensorboard, quiet=options.json)
+            if resumed:
+                run.write_config()
+            else:
+                run.write(ready.files)
+            if not options.json:
+                show(start_line(trainer, ready, folder))
+            last = _follow(trainer, experiment, tensorboard=options.tensorboard, quiet=options.json)
+            text = _end_text(trainer, experiment, folder, ready)
     if options.json:
         show_json(last or (run.read_metrics("epoch") or [{}])[-1])
-    elif trainer.stop:
-        epochs, minibatch = trainer.position
-        show(f"stopped after {epochs} epochs and {minibatch} steps; resume with:")
-        show(f"  bayesrnn {experiment.command} --resume --run {folder}")
+    else:
+        show(text)
     if trainer.stop:
         sys.exit(128 + trainer.stop)
-    if not options.json:
-        best, epoch = trainer.best
-        files = ["weights.safetensors", "metrics.jsonl", "config.toml", *ready.files]
-        show(f"best {experiment.goal_text(best)}, in epoch {epoch}")
-        show(f"wrote {folder}: {', '.join(files)}")
+
+
+def _prepared(experiment: Experiment, options: Train[Any], resumed: Run | None) -> Prepared:
+    """The data, model and method: of a run to resume, of one that starts from another, or of a new one."""
+    from bayesrnn.training.start import started
+
+    if resumed:
+        if options.from_run:
+            raise ValueError("--from is for a new run; leave it out to resume one.")
+        check_resumable(resumed.config, options.config)
+        return experiment.prepare(options.config, resumed)
+    if not options.from_run:
+        return experiment.prepare(options.config, None)
+    source = open_run(Path(options.from_run), experiment)
+    return started(experiment.prepare(options.config, source), source)
+
+
+def _end_text(trainer: Trainer, experiment: Experiment, folder: Path, ready: Prepared) -> str:
+    """What was reached and written, or how to continue a run that was stopped."""
+    if trainer.stop:
+        epochs, minibatch = trainer.position
+        return (
+            f"stopped after {epochs} epochs and {minibatch} steps; resume with:\n"
+            f"  bayesrnn {experiment.command} --resume --run {folder}"
+        )
+    best, epoch = trainer.best
+    files = ["weights.safetensors", "metrics.jsonl", "config.toml", *ready.files]
+    return (
+        f"best {experiment.goal_text(best)}, in epoch {epoch}\nwrote {folder}: {', '.join(files)}"
+    )
 
 
 def _follow(
     trainer: Trainer, experiment: Experiment, *, tensorboard: bool, quiet: bool
 ) -> Mapping[str, Any] | None:
-    """Train until done or Ctrl-C, showing a progress bar and each epoch's line; returns the last metrics."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    board = _board(trainer.run_folder.folder) if tensorboard else None
-    per_epoch = len(trainer.task)
+    """Train until done or Ctrl-C, and show how it goes; returns the last epoch's metrics."""
     last = None
-    columns = (TextColumn("{task.description}"), BarColumn(24), TimeRemainingColumn())
+    with (
+        _board(trainer.run_folder.folder, wanted=tensorboard) as log,
+        _stopped_by_signals(trainer),
+        following(trainer, experiment, quiet=quiet) as tell,
+    ):
+        for state in trainer.run():
+            tell(state)
+            for measured in state.measured:
+                log(measured)
+                if measured["kind"] == "epoch":
+                    last = measured
+    return last
+
+
+@contextmanager
+def _stopped_by_signals(trainer: Trainer) -> Iterator[None]:
+    """Inside the block a signal stops training; afterwards it does what it did before."""
     before = {number: signal.getsignal(number) for number in STOPPING}
     for number in STOPPING:
         signal.signal(number, lambda number, _: _stop(trainer, number))
-    with Progress(*columns, transient=True, disable=quiet or not sys.stdout.isatty()) as bar:
-        epochs, done = trainer.position
-        shown = bar.add_task(
-            "starting",
-            total=trainer.config.epochs * per_epoch,
-            completed=epochs * per_epoch + done,
-        )
-        for state in trainer.run():
-            kl = state.kl_per_item
-            cost = "" if kl is None else f"  KL {kl:.3f}/{trainer.task.item}"
-            text = experiment.progress_text(state.metrics)
-            bar.update(
-                shown,
-                completed=state.epoch * per_epoch + state.minibatch,
-                description=f"epoch {state.epoch + 1}  {text}{cost}",
-            )
-            for measured in state.measured:
-                if board is not None:
-                    _log(board, measured)
-                if measured["kind"] == "epoch":
-                    last = measured
-                    if not quiet:
-                        line = experiment.epoch_line(measured)
-                        bar.console.print(line, highlight=False, soft_wrap=True)
-    for number, handler in before.items():
-        signal.signal(number, handler)
-    if board is not None:
-        board.close()
-    return last
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _stop(trainer: Trainer, number: int) -> None:
@@ -170,12 +201,18 @@ def _stop(trainer: Trainer, number: int) -> None:
     trainer.stop = number
 
 
-def _board(folder: Path):
+@contextmanager
+def _board(folder: Path, *, wanted: bool) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """Yields a function that logs a line of metrics for TensorBoard, if that is wanted and installed."""
     try:
+        if not wanted:
+            raise ImportError
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        return None
-    return SummaryWriter(folder / "tensorboard")
+        yield lambda metrics: None
+        return
+    with SummaryWriter(folder / "tensorboard") as board:
+        yield lambda metrics: _log(board, metrics)
 
 
 def _log(board: Any, metrics: Mapping[str, Any]) -> None:

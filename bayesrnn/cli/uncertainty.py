@@ -1,10 +1,11 @@
-"""`bayesrnn uncertainty`: is a run less certain of text unlike its training text?"""
+"""`bayesrnn uncertainty`: is a run less certain of data unlike its training data?"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional
 
@@ -18,17 +19,22 @@ from bayesrnn.cli.arguments import (
     Words,
     output_folder,
 )
-from bayesrnn.cli.console import show, show_json
+from bayesrnn.cli.console import show, show_json, working
+from bayesrnn.cli.kinds import DIGITS, LANGUAGE, check_unused, kind_of, refusal
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 PICTURES = ("entropy-gap.png", "told-apart.png", "told-apart-mi.png")
 
 
 @dataclass(frozen=True)
 class Uncertainty:
-    """Measure uncertainty on out-of-distribution text: reversed, shuffled, noisy or of another domain."""
+    """Measure uncertainty on other data: reversed, noisy or foreign text, or rotated digits."""
 
     run_folders: Positional[tuple[Path, ...]]
-    """Run folders of `bayesrnn train`, or files written by `bayesrnn prune --export`."""
+    """Run folders of `bayesrnn train` with one vocabulary, files written by `bayesrnn prune --export`, or
+    pretrained; or run folders of `bayesrnn mnist`, whose digits are rotated."""
     samples: tuple[Annotated[int, Between(1, 10_000)], ...] = (1, 2, 5, 10, 20)
     """Numbers of weight samples to average over. Runs that cannot be sampled ignore them."""
     other: Source | None = None
@@ -47,27 +53,62 @@ class Uncertainty:
     seed: Seed = 0
     """Random seed."""
     data: Source | None = None
-    """In-distribution text; by default the text each run was trained on."""
+    """In-distribution data; by default the data each run was trained on."""
     out: Path | None = None
     """Folder to write the figures to."""
     json: bool = False
     """Print one line of JSON for each row."""
 
     def run(self) -> None:
-        from bayesrnn.cli.progress import steps
         from bayesrnn.report.extras import check_extras
-        from bayesrnn.report.figures import save
+
+        if not self.run_folders:
+            raise ValueError("give at least one run folder.")
+        check_extras(figures=self.out is not None)
+        kind = kind_of(*self.run_folders)
+        if kind == LANGUAGE:
+            self._of_text()
+        elif kind == DIGITS:
+            self._of_digits()
+        else:
+            instead = "captions evaluate RUN --uncertainty --samples 10"
+            raise refusal(self.run_folders[0], kind, (LANGUAGE, DIGITS), captions=instead)
+
+    def _of_digits(self) -> None:
+        from bayesrnn.report.table import text_table
+        from bayesrnn.tasks.digits import comparison, figures
+        from bayesrnn.training.experiment import open_runs
+
+        only_text = ("other", "noise", "window", "words", "split", "streams")
+        check_unused(self, self.run_folders[0], DIGITS, *only_text)
+        _, runs = open_runs(self.run_folders)
+        subjects = comparison.subjects(runs, data=self.data, samples=0, seed=self.seed)
+        if self.out is not None:
+            output_folder(self.out, *figures.ANGLE_PICTURES)
+        with working("rotating digits") as tell:
+            found = comparison.all_rotations(
+                subjects, self.samples, lambda name: tell(f"rotating the digits of {name}")
+            )
+        if self.json:
+            for rotation in found:
+                for record in rotation.as_json():
+                    show_json(record)
+        else:
+            show(
+                "test digits rotated, in degrees; entropies in nats; gaps relative to upright digits\n"
+            )
+            show(text_table(*comparison.rotation_table(found)))
+        if self.out is not None:
+            self._write(figures.turned(found))
+
+    def _of_text(self) -> None:
+        from bayesrnn.cli.progress import steps
         from bayesrnn.tasks.language import figures
         from bayesrnn.tasks.language import uncertainty_study as study
         from bayesrnn.tasks.language.evaluation.uncertainty import check_window
         from bayesrnn.tasks.language.trained import open_trained
 
-        if not self.run_folders:
-            raise ValueError("give at least one run folder.")
-        check_extras(figures=self.out is not None)
         study.check_counts(self.samples)
-        if self.out is not None:
-            output_folder(self.out, *PICTURES)
         models = open_trained(*self.run_folders)
         subjects = study.subjects(models, split=self.split, data=self.data, words=self.words)
         work = []
@@ -83,6 +124,8 @@ class Uncertainty:
         for _, texts in work:
             for text in texts:
                 check_window(self.window, len(text.tokens) - 1)
+        if self.out is not None:
+            output_folder(self.out, *PICTURES)
         gaps = []
         total = sum(study.passes(subject, texts, self.samples) for subject, texts in work)
         with steps(total) as tell:
@@ -104,7 +147,7 @@ class Uncertainty:
             show(
                 f"{words} words of {self.split} text; entropies in nats/word; gaps relative to the true "
                 f"text;\nAUROC of classifying windows of {self.window} words by entropy (H), mutual "
-                "information (MI) and -log p\n"
+                "information (MI, - for a single set of weights) and -log p\n"
             )
             show(study.render_gaps(gaps))
         if self.out is not None:
@@ -113,7 +156,13 @@ class Uncertainty:
                 figures.told_apart(gaps),
                 figures.told_apart(gaps, "mutual_information"),
             )
-            for name, figure in zip(PICTURES, pictures, strict=True):
-                path = save(figure, self.out / name)
-                if not self.json:
-                    show(f"wrote {path}")
+            self._write(dict(zip(PICTURES, pictures, strict=True)))
+
+    def _write(self, pictures: Mapping[str, Figure]) -> None:
+        from bayesrnn.report.figures import save
+
+        assert self.out is not None
+        for name, figure in pictures.items():
+            path = save(figure, self.out / name)
+            if not self.json:
+                show(f"wrote {path}")

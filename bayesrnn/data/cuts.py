@@ -76,6 +76,12 @@ class Cuts:
         for index in range(len(self)):
             yield self[index]
 
+    def __repr__(self) -> str:
+        return (
+            f"Cuts({self.num_streams:,} streams of {self.stream_length:,} steps, in {len(self):,} chunks of "
+            f"{self.unroll:,})"
+        )
+
     @property
     def loss_scale(self) -> float:
         """1/N: the weight of one nat in a loss that is summed over time and averaged over streams."""

@@ -86,6 +86,12 @@ class Minibatches:
         chosen = self._chosen[index]
         return self.x[chosen], self.y[chosen]
 
+    def __repr__(self) -> str:
+        return (
+            f"Minibatches({len(self.x):,} examples, in {len(self):,} minibatches of {self.batch_size:,}, "
+            f"{self.weighting} shares of the KL)"
+        )
+
     @property
     def loss_scale(self) -> float:
         """1/N, with N the batch size: the weight of one nat in the loss."""

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from bayesrnn import torch_private
+from bayesrnn.warn import warn
 
 EXAMPLE = 1 << 18
 """Weights of the vectors with which code for any length is compiled: enough to be worth two threads."""
@@ -110,10 +111,9 @@ class OnePass:
             enabled = False
         reason = str(getattr(failure, "inner_exception", failure)).strip().splitlines()[0][:200]
         name = self.function.__name__.strip("_")
-        warnings.warn(
+        warn(
             f"torch.compile does not work here for {name}, so training will be slower, "
-            f"with the same results: {reason} (BAYESRNN_COMPILE=0 silences this)",
-            stacklevel=5,
+            f"with the same results: {reason} (BAYESRNN_COMPILE=0 silences this)"
         )
         return None
 

@@ -63,8 +63,8 @@ class Categorical:
     def __repr__(self) -> str:
         weights = f"weight samples: {self.samples}" if self.samples else "at the mean weights"
         return (
-            f"Categorical({tuple(self.entropy.shape)} over {self.log_probs.shape[-1]:,} classes, {weights}:\n"
-            f"  mean entropy {self.entropy.mean():.3g} nats, mutual information "
+            f"Categorical({tuple(self.entropy.shape)} over {self.log_probs.shape[-1]:,} classes, {weights}, "
+            f"mean entropy {self.entropy.mean():.3g} nats, mutual information "
             f"{self.mutual_information.mean():.3g})"
         )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -11,6 +10,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, RandomSampler, WeightedRandomSampler
+
+from bayesrnn.warn import warn
 
 T = TypeVar("T")
 Inputs = Callable[[Any], Any]
@@ -61,9 +62,8 @@ def loader_of(data: tuple[Any, ...], states: object) -> DataLoader | None:
     if states is not None:
         raise ValueError("states= with a DataLoader; predict the parts of a sequence in turn.")
     if isinstance(loader.sampler, RandomSampler | WeightedRandomSampler):
-        warnings.warn(
-            "the DataLoader shuffles, so the order of the predictions is unknown; use shuffle=False.",
-            stacklevel=3,
+        warn(
+            "the DataLoader shuffles, so the order of the predictions is unknown; use shuffle=False."
         )
     return loader
 

@@ -36,7 +36,7 @@ def section(rows: Sequence[CalibrationRow], guessed: str, note: str = "") -> Sec
         picture(nats_by_confidence(rows, guessed), "nats", "Mean -log p by confidence"),
     ]
     said = f"<p>{note}</p>" if note else ""
-    body = f"{said}{side_by_side(pictures)}{table(*table_of(rows))}"
+    body = side_by_side(pictures, said) + table(*table_of(rows))
     return Section("calibration", "Calibration", body)
 
 
@@ -68,7 +68,6 @@ def reliability(rows: Sequence[CalibrationRow], guessed: str) -> Figure:
     figure, axes = axes_figure(
         f"probability of the likeliest {guessed} (%)", "how often it was right (%)"
     )
-    figure.set_figheight(4.0)
     axes.plot([0, 100], [0, 100], color=INK, lw=0.8, ls=":", label="calibrated")
     for index, row in enumerate(rows):
         bins = [b for b in row.calibration.bins if b.words >= 20]

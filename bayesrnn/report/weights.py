@@ -47,10 +47,10 @@ class LayerWeights:
 
 def weights_by_layer(posterior: Posterior) -> dict[str, LayerWeights]:
     """The weights of each layer; the layers of an LSTM separately, each with its matrices and biases."""
-    fixed = posterior.sigma() == 0
+    fixed = posterior.sigma == 0
     columns = {
         "mu": posterior.mu.detach(),
-        "sigma": posterior.sigma(),
+        "sigma": posterior.sigma,
         "snr": posterior.snr(),
     }
     if not isinstance(posterior.prior, RowScaleMixture):
@@ -109,7 +109,7 @@ def weights_html(posterior: Posterior, key: str) -> str:
     ]
     if known:
         drawn.append(picture(information(known), f"{key}-bits", "Information by layer in bits"))
-    return f"<h3>Weights</h3><p>{note}</p>{side_by_side(drawn)}"
+    return f"<h3>Weights</h3>{side_by_side(drawn, f'<p>{note}</p>')}"
 
 
 @styled
@@ -142,7 +142,6 @@ def distribution(
 def information(bits: Mapping[str, tuple[float, int]]) -> Figure:
     """Information in each layer: the bar is the total, the label is bits per weight."""
     figure, axes = axes_figure("information beyond the prior (Mbit)", "")
-    figure.set_figheight(0.9 + 0.3 * len(bits))
     names = list(bits)
     total = [value / 1e6 for value, _ in bits.values()]
     axes.barh(range(len(names)), total, color=COLOURS[0], height=0.6)

@@ -49,7 +49,7 @@ def check_settings(header: Mapping[str, Any], source: Path, config: Settings) ->
     path = source.parent / "config.toml"
     written = read_toml(path)[1] if isinstance(names, list) else {}
     for name in names if isinstance(names, list) else ():
-        if name not in written:
+        if not isinstance(name, str) or name not in written:
             raise ValueError(f"{path} is damaged: it has no {name!r}. Restore it from a copy.")
     present = _lasting(config)
     for name, value in _table(_bound(header), "settings").items():

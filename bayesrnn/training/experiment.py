@@ -108,6 +108,10 @@ class Prepared:
     """What the user should know of the data, one line each, such as files that were left out."""
     data: str | None = None
     """A digest of the training data, which a resumed run must have again."""
+    take_over: Callable[[Run], None] | None = None
+    """Copies the weights of another run of the experiment into the method; None if no run can start so."""
+    summary: str = ""
+    """The data in a few words, for the first line of the output; by default their name and size."""
 
 
 @dataclass(frozen=True)
@@ -177,8 +181,12 @@ class Experiment(Protocol):
         """The default name of a run's folder."""
         ...
 
-    def prepare(self, config: Any, resumed: Run | None) -> Prepared:
-        """Load the data and build the model and method, for a new run or a resumed one."""
+    def prepare(self, config: Any, before: Run | None) -> Prepared:
+        """Load the data and build the model and method.
+
+        `before` is the run that is resumed, or whose weights a new one starts from: its own files, such as a
+        vocabulary, are those of the new run too.
+        """
         ...
 
     def progress_text(self, metrics: dict[str, Any]) -> str:
@@ -235,6 +243,11 @@ def open_run(folder: Path, kind: Experiment | None = None) -> Run:
     """Open the run in a folder; ValueError if it belongs to another experiment than `kind`."""
     from bayesrnn.training.run import Run
 
+    return Run(folder, read_settings(folder, kind))
+
+
+def read_settings(folder: Path, kind: Experiment | None = None) -> Settings:
+    """The settings of the run in a folder; ValueError if it belongs to another experiment than `kind`."""
     path = folder / "config.toml"
     if not path.is_file():
         what = "not a run (it has no config.toml)" if folder.is_dir() else "no such run folder"
@@ -247,7 +260,7 @@ def open_run(folder: Path, kind: Experiment | None = None) -> Run:
         raise ValueError(
             f"{folder} is a run of `bayesrnn {found.command}`; this needs one of `bayesrnn {kind.command}`."
         )
-    return Run(folder, found.config.from_toml(path))
+    return found.config.from_toml(path)
 
 
 def open_runs(folders: Sequence[Path]) -> tuple[Experiment, list[Run]]:

@@ -78,9 +78,18 @@ class Trainer:
 
     @property
     def finished(self) -> bool:
-        at, config = self._at, self.config
-        stalled = config.patience > 0 and at.epoch - at.best_epoch >= config.patience
-        return at.epoch >= config.epochs or (at.epoch > 0 and stalled)
+        return self._at.epoch >= self.config.epochs or self.stalled
+
+    @property
+    def stalled(self) -> bool:
+        """Whether there was no better epoch for as many as the run's patience."""
+        at, patience = self._at, self.config.patience
+        return patience > 0 and at.epoch > 0 and at.epoch - at.best_epoch >= patience
+
+    @property
+    def compiles(self) -> bool:
+        """Whether the first step will compile the passes over the weights, which takes a while."""
+        return self._rho is not None and one_pass.enabled and self._rho.numel() >= one_pass.LONG
 
     @property
     def position(self) -> tuple[int, int]:
@@ -308,6 +317,11 @@ class Trainer:
         """
         found = read_checkpoint(self.run_folder)
         if found is None:
+            if self.config.start:  # whose weights only the first checkpoint would have
+                raise ValueError(
+                    f"{self.run_folder.folder} was stopped before its first checkpoint; remove it, and begin "
+                    f"again with --from {self.config.start}."
+                )
             return []
         tensors, header, notes = found.tensors, found.header, list(found.notes)
         size = header.get("train_size", header.get("train_tokens"))

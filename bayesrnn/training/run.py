@@ -24,19 +24,10 @@ from bayesrnn.files import JsonLines, write_text
 from bayesrnn.methods import Method
 from bayesrnn.storage import load_header, load_tensors, save_tensors
 from bayesrnn.training.binding import binding, check_binding
+from bayesrnn.training.settings import FILES as FILES
 from bayesrnn.training.settings import Settings
 
 M = TypeVar("M", bound=Method)
-
-FILES = (
-    "config.toml",
-    "metrics.jsonl",
-    "timing.jsonl",
-    "weights.safetensors",
-    "checkpoint.safetensors",
-    "checkpoint-previous.safetensors",
-)
-"""A folder that has one of these is, or was, a run."""
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,16 @@ FORMAT = 1
 LARGEST_FILE = 100_000
 """Bytes of a config.toml, which has a line for each setting."""
 
+FILES = (
+    "config.toml",
+    "metrics.jsonl",
+    "timing.jsonl",
+    "weights.safetensors",
+    "checkpoint.safetensors",
+    "checkpoint-previous.safetensors",
+)
+"""A folder that has one of these is, or was, a run."""
+
 FIRST_TASK = "language"
 """The experiment of a config.toml that names none: the first one, before there were others."""
 
@@ -82,6 +92,12 @@ class Settings:
     exact: bool = False
     """Differentiate through the sharpening gradient as well."""
 
+    # The run that training started from: set by --from
+    start: str = ""
+    """Folder of the run that training started from."""
+    start_sha256: str = ""
+    """Digest of the weights that training started from."""
+
     TASK: ClassVar[str] = ""
     """The experiment these settings belong to."""
     CHOICES: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -114,6 +130,12 @@ class Settings:
     """Defaults for older config.toml files that lack a setting whose default has since changed."""
     CHANGEABLE: ClassVar[tuple[str, ...]] = ("data", "epochs", "patience")
     """What may change on resuming: a run may be extended, and its data may have moved."""
+    RECORDED: ClassVar[tuple[str, ...]] = ("start", "start_sha256")
+    """What is recorded of a run and is no option of its own."""
+    SIZES: ClassVar[tuple[str, ...]] = ()
+    """The settings that a run must share with the one it starts from, and takes from it by default."""
+    PLACES: ClassVar[tuple[str, ...]] = ("data",)
+    """The settings that may name a file or folder."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -169,7 +191,7 @@ class Settings:
         Its sizes must be such that the weights fit into the files beside it: building a model allocates.
         """
         _, values = read_toml(path)
-        for name in ("data", "method", "seed"):  # which every version has written
+        for name in ("data", "method", "seed", "epochs"):  # which every version has written
             if name not in values:
                 raise ValueError(f"{path} is damaged: it has no {name!r}. Restore it from a copy.")
         config = cls.from_values({**cls.BEFORE, **values}, str(path))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import sys
 import threading
-import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import increment_version
 
 from bayesrnn import torch_private
+from bayesrnn.warn import warn
 from bayesrnn.weights import optimisers, processes
 from bayesrnn.weights.select import (
     Place,
@@ -389,10 +389,9 @@ class FlatWeights:
             self.follow_mean()
             self._warn_of_gradients_at_rest()
         elif any(id(old()) in parameters for old in self._replaced if old() is not None):
-            warnings.warn(
+            warn(
                 "this optimiser was made before the model became Bayesian, and trains weights that are no "
-                "longer used. Make it after Posterior(model, ...), of model.parameters().",
-                stacklevel=5,
+                "longer used. Make it after Posterior(model, ...), of model.parameters()."
             )
 
     @torch.no_grad()
@@ -409,10 +408,9 @@ class FlatWeights:
         if any(leaf.grad is not None for leaf in self._at_rest):
             for leaf in self._at_rest:
                 leaf.grad = None
-            warnings.warn(
+            warn(
                 "a loss went backward at the mean, outside `with posterior.sample()`; the optimiser sees "
-                "nothing of that. Compute the loss inside the block, then call accumulate_grad.",
-                stacklevel=6,
+                "nothing of that. Compute the loss inside the block, then call accumulate_grad."
             )
 
     def __getstate__(self) -> dict[str, Any]:

@@ -11,19 +11,20 @@ from torch import Tensor, distributed, nn
 from bayesrnn import torch_private
 
 
+def in_group() -> bool:
+    """Whether this is a process of a torch.distributed group, perhaps the only one."""
+    return distributed.is_available() and distributed.is_initialized()
+
+
 def are_several() -> bool:
     """Whether this is one of several processes of a torch.distributed group."""
-    return (
-        distributed.is_available()
-        and distributed.is_initialized()
-        and distributed.get_world_size() > 1
-    )
+    return in_group() and distributed.get_world_size() > 1
 
 
 @contextmanager
 def checking_wrapper(model: nn.Module, kinds: Collection[str]) -> Iterator[None]:
     """Inside the block, raise if the model is called by a DistributedDataParallel that would go wrong."""
-    if not are_several():
+    if not in_group():
         yield
         return
     hook = model.register_forward_pre_hook(lambda *_: _check_wrapper(kinds))

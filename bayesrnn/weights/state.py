@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+
+from bayesrnn.warn import warn
 
 if TYPE_CHECKING:
     from bayesrnn.weights.flat import FlatWeights
@@ -81,11 +82,10 @@ class StateByWeight:
                 whole = all(prefix + slot.name in state for slot in self.weights.layout)
                 if whole and not any(prefix + key in state for key in keys):
                     name = f"{prefix}{self.weights.prefix}_{kind}"
-                    warnings.warn(
+                    warn(
                         f"this state has no {name}.*, so {kind} stays as it is. It comes from an ordinary "
                         "model, or from a saver that leaves out names it does not know; posterior.save and "
-                        "Posterior.load keep everything.",
-                        stacklevel=6,
+                        "Posterior.load keep everything."
                     )
                 for key, part in zip(keys, self.weights.layout.split(flat), strict=True):
                     _load(prefix + key, state, part, missing, errors)

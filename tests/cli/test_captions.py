@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import re
 import signal
 import subprocess
@@ -280,6 +281,45 @@ def test_features_are_computed_and_cached_when_no_file_is_given(photos, tmp_path
     assert len(load_features(kept).index) == 38
 
 
+def test_analysis(captions_run, tmp_path, capsys):
+    """The commands for runs of every experiment."""
+    run, plain = str(captions_run("bbb")), str(captions_run("lstm"))
+
+    def rows(*arguments: str) -> list[dict]:
+        capsys.readouterr()
+        main([*arguments, "--json"])
+        return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    out = ["--out", str(tmp_path)]
+    mean, sampled, other = rows("calibration", run, plain, "--samples", "2", *out)
+    assert [row["samples"] for row in (mean, sampled, other)] == [0, 2, 0]
+    (pruned,) = rows("prune", run, "--baseline", plain, "--split", "test", *out)
+    curves = pruned["curves"]
+    assert list(curves) == ["signal to noise", "magnitude", "magnitude, lstm"]
+    for curve, row in [("signal to noise", mean), ("magnitude, lstm", other)]:
+        assert curves[curve][0]["perplexity"] == pytest.approx(math.exp(row["nats"]), rel=1e-5)
+        assert curves[curve][-1]["perplexity"] > 2 * curves[curve][0]["perplexity"]
+    written = {path.name for path in tmp_path.iterdir()}
+    assert written == {"reliability.png", "nats-by-confidence.png", "pruning-curve.png"}
+    (inspected,) = rows("inspect", run)
+    assert "out.weight" in [tensor["name"] for tensor in inspected["tensors"]]
+
+
+@pytest.mark.usefixtures("quick_scores")
+def test_runs_with_different_vocabularies(captions_run, photos, features, fail, tmp_path, capsys):
+    run, other = captions_run("bbb"), tmp_path / "few-words"
+    words = f"captions train --method lstm --data {photos} --features {features} --min-count 200"
+    main(f"{words} --epochs 1 {OPTIONS} --run {other}".split())
+    capsys.readouterr()
+    main(["compare", str(run), str(other)])
+    said = capsys.readouterr()
+    marked = [line.count("*") for line in said.out.splitlines()]
+    assert marked == [0, 0, 2]  # val and test of the other run
+    assert "*: a perplexity with another vocabulary than bbb, not to be compared" in said.err
+    for arguments in (("calibration", run, other), ("prune", run, "--baseline", other)):
+        assert "bbb and few-words have different vocabularies" in fail(*arguments)
+
+
 def test_bad_input(fail, captions_run, trained, photos, tmp_path):
     run, other = captions_run("bbb"), tmp_path / "r"
     train = ("captions", "train", "--run", other)
@@ -307,7 +347,17 @@ def test_bad_input(fail, captions_run, trained, photos, tmp_path):
         (("captions", "features", tmp_path / "none"), "no such folder"),
         (("captions", "features", nothing), "has no images"),
         (("captions", "nosuch"), "unknown command 'captions nosuch'"),
-        (("evaluate", run), "is a run of `bayesrnn captions train`"),
+        (("evaluate", run), f"`bayesrnn captions train`; use `bayesrnn captions evaluate {run}`"),
+        (("uncertainty", run), f"use `bayesrnn captions evaluate {run} --uncertainty"),
+        (("generate", run), f"use `bayesrnn captions describe {run} PHOTO`"),
+        (("score", run, "--text", "a"), "is a run of `bayesrnn captions train`"),
+        (
+            ("prune", run, "--export", other),
+            "--export is not for runs of `bayesrnn captions train`",
+        ),
+        (("prune", captions_run("lstm")), "which has no posterior to prune by"),
+        (("calibration", run, "--streams", 3), "--streams is not for runs of"),
+        (("inspect", captions_run("lstm")), "method lstm, which has no posterior"),
         (("compare", run, trained("lstm")), "give runs of one experiment"),
     ]
     for arguments, message in cases:

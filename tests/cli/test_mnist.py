@@ -98,8 +98,6 @@ def test_bad_input(fail, digits_run, trained, tmp_path):
             ("report", run, trained("lstm"), "--out", tmp_path / "p.html"),
             "give runs of one experiment",
         ),
-        (("evaluate", run), "is a run of `bayesrnn mnist`"),
-        (("prune", run), "is a run of `bayesrnn mnist`"),
     ]
     for arguments, message in cases:
         assert message in fail(*arguments), arguments

@@ -121,3 +121,8 @@ def test_arrays_are_refused_with_the_cure():
         ValueError, match=r"sequence is a list; pass a tensor, such as torch.as_tensor"
     ):
         bayesrnn.Cuts([1, 2, 3], num_streams=1, unroll=1)  # type: ignore[arg-type]
+
+
+def test_its_representation_is_one_line():
+    cuts = bayesrnn.Cuts(torch.arange(5402), num_streams=4, unroll=10)
+    assert repr(cuts) == "Cuts(4 streams of 1,350 steps, in 135 chunks of 10)"

@@ -102,3 +102,9 @@ def test_with_lengths_every_example_still_comes_once_and_similar_lengths_come_to
     assert first != sorted(first)  # short and long minibatches alternate
     with pytest.raises(ValueError, match="2 lengths"):
         _minibatches(lengths=lengths[:2])
+
+
+def test_its_representation_is_one_line():
+    assert repr(_minibatches(weighting="geometric")) == (
+        "Minibatches(103 examples, in 11 minibatches of 10, geometric shares of the KL)"
+    )

@@ -210,6 +210,8 @@ def _damage(path: Path, how: str) -> None:
     data = bytearray(path.read_bytes())
     if how == "cut":
         path.write_bytes(data[: len(data) // 2])
+    elif how == "torn":
+        path.write_bytes(data[:-20])
     elif how == "zeros":
         path.write_bytes(bytes(len(data)))
     elif how == "bit":
@@ -246,7 +248,7 @@ def test_damaged_metrics_are_noticed(half, how, capsys):
     )
 
 
-@pytest.mark.parametrize("how", ["cut", "bit"])
+@pytest.mark.parametrize("how", ["torn", "bit"])
 def test_metrics_damaged_after_the_checkpoint_before_are_survived(half, whole, how, capsys):
     _damage(half / "metrics.jsonl", how)
     _resume(half, "--epochs", "3")

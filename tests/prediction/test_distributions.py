@@ -249,8 +249,8 @@ def test_short_representations():
     entropy = Categorical(log_probs.exp()).entropy()
     prediction = bayesrnn.Categorical(log_probs, entropy, entropy - 0.25, 10)
     assert repr(prediction) == (
-        "Categorical((2,) over 2 classes, weight samples: 10:\n"
-        "  mean entropy 0.628 nats, mutual information 0.25)"
+        "Categorical((2,) over 2 classes, weight samples: 10, mean entropy 0.628 nats, "
+        "mutual information 0.25)"
     )
     at_mean = bayesrnn.Categorical(log_probs, entropy, entropy, 0)
     assert "at the mean weights" in repr(at_mean)

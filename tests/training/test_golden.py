@@ -17,7 +17,9 @@ GOLDEN = {
 @pytest.mark.parametrize("method", GOLDEN)
 def test_the_training_curve_is_the_same(method, text_folder, tmp_path, monkeypatch):
     monkeypatch.setenv("BAYESRNN_COMPILE", "0")
-    options = "--hidden 12 --epochs 4 --init-scale 0.3 --batch-size 8 --unroll 10 --seed 3"
+    options = (
+        "--hidden 12 --epochs 4 --init-scale 0.3 --batch-size 8 --unroll 10 --seed 3 --average 0"
+    )
     where = ["--data", str(text_folder), "--run", str(tmp_path / "run")]
     main(["train", "--method", method, *options.split(), *where, "--no-tensorboard", "--json"])
     curve = [

@@ -156,7 +156,7 @@ def test_a_sigma_from_the_prior_is_that_of_the_group():
     posterior = bayesrnn.Posterior(
         nn.Linear(3, 2), bayesrnn.Grouped(groups), sigma_init=init.from_prior()
     )
-    sigma = posterior.named(posterior.sigma())
+    sigma = posterior.named(posterior.sigma)
     assert ((sigma["weight"] >= 4 - 1e-4) & (sigma["weight"] <= 8 + 1e-4)).all()
     assert ((sigma["bias"] >= 0.05 - 1e-4) & (sigma["bias"] <= 0.1 + 1e-4)).all()
 

@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from bayesrnn.tasks.captions.quality import Quality, measure, percent
-from bayesrnn.tasks.captions.trained import TrainedCaptioner, check_same_images
+from bayesrnn.tasks.captions.trained import TrainedCaptioner, check_same_images, same_words
 from bayesrnn.training.experiment import Comparison, Progress
 
 BEAM = 3
@@ -29,6 +29,8 @@ class Row:
     """Without sampling."""
     sampled: Quality | None
     """Averaged over weight samples, if asked for and possible."""
+    same_words: bool = True
+    """Whether its vocabulary is that of the first run; otherwise their perplexities do not compare."""
 
     def as_json(self) -> dict[str, Any]:
         sampled = None if self.sampled is None else self.sampled.as_json()
@@ -55,11 +57,13 @@ def compare(
         if samples and model.method.available([samples]):
             progress(f"{model.name}: test, {samples} samples")
             sampled = measure(model, split, samples=samples, beam=beam, seed=seed, meteor=False)
-        rows.append(_row(model, quality, sampled))
+        rows.append(_row(model, quality, sampled, same_words(models[0], model)))
     return rows
 
 
-def _row(model: TrainedCaptioner, quality: Quality, sampled: Quality | None) -> Row:
+def _row(
+    model: TrainedCaptioner, quality: Quality, sampled: Quality | None, same_words: bool
+) -> Row:
     epochs, timing = model.run.read_metrics("epoch"), model.run.read_timing()
     speeds = [line["words"] / line["seconds"] for line in timing if line["seconds"] > 0]
     return Row(
@@ -71,6 +75,7 @@ def _row(model: TrainedCaptioner, quality: Quality, sampled: Quality | None) -> 
         valid_perplexity=min((line["valid_perplexity"] for line in epochs), default=None),
         quality=quality,
         sampled=sampled,
+        same_words=same_words,
     )
 
 
@@ -86,18 +91,29 @@ def comparison(rows: Sequence[Row], notes: Sequence[str] = ()) -> Comparison:
             f"{row.weights:,}",
             "-" if row.words_per_second is None else f"{row.words_per_second:,.0f}",
             str(row.epochs),
-            "-" if row.valid_perplexity is None else f"{row.valid_perplexity:.2f}",
-            *_cells(row.quality),
-            *(_cells(row.sampled) if sampled else []),
+            _perplexity(row.valid_perplexity, row),
+            *_cells(row.quality, row),
+            *(_cells(row.sampled, row) if sampled else []),
         ]
         for row in rows
     ]
+    if not all(row.same_words for row in rows):
+        notes = [*notes, OTHER_WORDS.format(run=rows[0].run)]
     return Comparison(headings, cells, [row.as_json() for row in rows], notes)
 
 
-def _cells(quality: Quality | None) -> list[str]:
+OTHER_WORDS = (
+    "*: a perplexity with another vocabulary than {run}, not to be compared; BLEU and CIDEr are."
+)
+
+
+def _cells(quality: Quality | None, row: Row) -> list[str]:
     if quality is None:
         return ["-", "-", "-"]
     scores = quality.scores
     shown = [None, None] if scores is None else [scores.bleu[3], scores.cider]
-    return [f"{quality.perplexity:.2f}", *map(percent, shown)]
+    return [_perplexity(quality.perplexity, row), *map(percent, shown)]
+
+
+def _perplexity(value: float | None, row: Row) -> str:
+    return "-" if value is None else f"{value:.2f}" + ("" if row.same_words else "*")

@@ -45,6 +45,10 @@ class CaptionsConfig(Settings):
     """Largest absolute value of uniform initial weights."""
 
     TASK: ClassVar[str] = "captions"
+    SIZES: ClassVar[tuple[str, ...]] = (
+        *("encoder", "encoder_key", "feature_size"),
+        *("hidden", "embedding", "min_count"),
+    )
     CHOICES: ClassVar[dict[str, tuple[str, ...]]] = {
         **Settings.CHOICES,
         "preset": PRESETS,
@@ -65,6 +69,7 @@ class CaptionsConfig(Settings):
         "init_scale": (0, 1000),
     }
     CHANGEABLE: ClassVar[tuple[str, ...]] = (*Settings.CHANGEABLE, "features", "encoder")
+    PLACES: ClassVar[tuple[str, ...]] = (*Settings.PLACES, "features")
 
     def least_weights(self, folder: Path) -> int:
         recurrent = 4 * self.hidden * (self.embedding + self.hidden)

@@ -39,7 +39,7 @@ class CaptionsExperiment:
         name = SHAPES if config.data == SHAPES else Path(config.data).resolve().name
         return f"{name}-{config.preset}-{config.method}-{config.seed}"
 
-    def prepare(self, config: CaptionsConfig, resumed: Run | None) -> Prepared:
+    def prepare(self, config: CaptionsConfig, before: Run | None) -> Prepared:
         from bayesrnn.data.vocabulary import Vocabulary
         from bayesrnn.storage import digest
         from bayesrnn.tasks.captions.data.encoded import encode
@@ -47,11 +47,12 @@ class CaptionsExperiment:
         from bayesrnn.tasks.captions.sources import load
         from bayesrnn.tasks.captions.task import CaptionTask, build_method
         from bayesrnn.tasks.captions.trained import VOCABULARY, read_vocabulary
+        from bayesrnn.training.start import take_over
 
         loaded = load(config, ("train", "valid"))
         features, splits = loaded.features, loaded.images.splits
-        if resumed:
-            vocabulary = read_vocabulary(resumed)
+        if before:
+            vocabulary = read_vocabulary(before)
         else:
             captions = (caption for entry in splits["train"] for caption in entry.captions)
             vocabulary = Vocabulary.build(map(ptb_tokens, captions), min_count=config.min_count)
@@ -69,13 +70,22 @@ class CaptionsExperiment:
             encode(splits[name], features.of([entry.image for entry in splits[name]]), vocabulary)
             for name in ("train", "valid")
         )
+        method = build_method(config, len(vocabulary))
+
+        def take_weights(run: Run) -> None:
+            trained = run.load_weights(build_method(run.config, len(vocabulary)))  # pyright: ignore[reportArgumentType]
+            take_over(method, trained)
+
+        words = f"{train.words:,} words, vocabulary {len(vocabulary):,}"
         return Prepared(
             config,
             CaptionTask(config, train, valid, len(vocabulary)),
-            build_method(config, len(vocabulary)),
+            method,
             {VOCABULARY: vocabulary.text()},
             loaded.notes,
             digest({"image": train.image, "y": train.y}, {}),
+            take_weights,
+            f"{config.data}: {len(splits['train']):,} images, {words}",
         )
 
     def progress_text(self, metrics: dict[str, Any]) -> str:

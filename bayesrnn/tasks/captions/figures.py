@@ -30,9 +30,9 @@ def rejection_curves(found: Sequence[Rejection]) -> Figure:
 
 
 @styled
-def pruning_curves(curves: Mapping[str, Mapping[float, float]]) -> Figure:
-    """Perplexity of the test captions against the share of weights dropped."""
-    figure, axes = axes_figure("weights dropped (%)", "test perplexity")
+def pruning_curves(curves: Mapping[str, Mapping[float, float]], split: str = "test") -> Figure:
+    """Perplexity of the captions of a split against the share of weights dropped."""
+    figure, axes = axes_figure("weights dropped (%)", f"{split} perplexity")
     for index, (name, points) in enumerate(curves.items()):
         drops = [100 * drop for drop in points]
         axes.plot(drops, list(points.values()), label=label_text(name), **line_style(index))

@@ -13,10 +13,12 @@ from bayesrnn.data.vocabulary import END
 from bayesrnn.evaluation.calibration import summarise
 from bayesrnn.evaluation.pruning import curve
 from bayesrnn.pruning import by_signal_to_noise
-from bayesrnn.report import calibration
+from bayesrnn.report import calibration, learning
 from bayesrnn.report.calibration import CalibrationRow
-from bayesrnn.report.figures import learning_curves
+from bayesrnn.report.coloured import coloured, legend
 from bayesrnn.report.html import picture, side_by_side, table
+from bayesrnn.report.progress import Stages
+from bayesrnn.report.summary import Summary, judge, summary
 from bayesrnn.report.weights import weights_html
 from bayesrnn.tasks.captions import figures
 from bayesrnn.tasks.captions.comparison import BEAM, Row, compare, comparison
@@ -38,10 +40,19 @@ def sections(
     models: Sequence[TrainedCaptioner], options: ReportOptions, progress: Progress
 ) -> list[Section]:
     """Evaluate the models and write the sections of the page."""
-    rows = compare(models, samples=options.samples, seed=options.seed, progress=progress)
-    found = [
+    bayesian = {model.name for model in models if _is_sampled(model)}
+    sampled = [model for model in models if _samples(model, options)]
+    progress = Stages(progress, 4 * len(models) + len(sampled) + 2 * len(bayesian))
+    rows = compare(
+        models,
+        samples=options.samples,
+        seed=options.seed,
+        progress=lambda what: progress(f"evaluating {what}"),
+    )
+    found: list[Section] = [
+        _summary(rows, bayesian),
         _comparison(rows, notes_of(models)),
-        _learning(models),
+        learning.section({model.name: model.run for model in models}),
         _photos(models, rows, options, progress),
         _uncertainty(models, rows, options, progress),
         _calibration(models, options, progress),
@@ -53,6 +64,32 @@ def sections(
             body = weights_html(model.method.posterior, f"c{index}")
             found.append(Section(f"posterior-{index}", f"The posterior of {model.name}", body))
     return found
+
+
+def _summary(rows: Sequence[Row], bayesian: set[str]) -> Summary:
+    """Which run is ahead; Bayesian runs are averaged over samples, where they can be."""
+    judged = {
+        row.run: row.sampled if row.sampled and row.run in bayesian else row.quality for row in rows
+    }
+    found = [
+        judge(
+            "Perplexity",
+            "the number of words the model is undecided between; lower is better",
+            {run: quality.perplexity for run, quality in judged.items()},
+            lambda value: f"{value:.2f}",
+            bayesian=bayesian,
+        ),
+        judge(
+            "Captions",
+            "CIDEr times 100, what they have in common with the reference captions; higher is better",
+            {run: 100 * q.scores.cider for run, q in judged.items() if q.scores is not None},
+            lambda value: f"{value:.1f}",
+            bayesian=bayesian,
+            higher_is_better=True,
+        ),
+    ]
+    findings = [finding for finding in found if finding is not None]
+    return summary(findings, [row.run for row in rows], bayesian)
 
 
 def _comparison(rows: Sequence[Row], left_out: Sequence[str]) -> Section:
@@ -69,15 +106,6 @@ def _comparison(rows: Sequence[Row], left_out: Sequence[str]) -> Section:
     said = "".join(f"<p>{html.escape(text)}</p>" for text in notes if text)
     body = f"<p>{note}</p>{said}{table(found.headings, found.cells)}"
     return Section("comparison", "Comparison", body)
-
-
-def _learning(models: Sequence[TrainedCaptioner]) -> Section:
-    curves = {model.name: model.run.read_metrics("epoch") for model in models}
-    figure = learning_curves(
-        curves, valid="valid_perplexity", train="train_perplexity", label="perplexity"
-    )
-    drawn = picture(figure, "learning", "Perplexity by epoch, validation and training")
-    return Section("learning", "Learning curves", side_by_side([drawn]))
 
 
 # ---------------------------------------------------------------------- photos and their captions
@@ -127,11 +155,11 @@ def _photos(
     )
     note = (
         f"{which}The stronger a word&rsquo;s background, the higher the entropy of the prediction "
-        f"at its place; the strongest is {highest:.1f} nats, on one scale for all. Point at a word"
-        " for its numbers. The percentage is the confidence in the caption: the geometric mean of"
+        "at its place, on one scale for all. Point at a word for its numbers. The percentage is the "
+        "confidence in the caption: the geometric mean of"
         " its words&rsquo; probabilities."
     )
-    body = f"<p>{note}</p><div class='photos'>{''.join(cards)}</div>"
+    body = f"<p>{note}</p>{legend(highest)}<div class='photos'>{''.join(cards)}</div>"
     return Section("photos", "Photos and captions", body)
 
 
@@ -160,7 +188,7 @@ def _sample(
 def _card(split: Split, index: int, captions: Sequence[_Said], highest: float) -> str:
     entry = split.entries[index]
     lines = "".join(
-        f"<p class='text'><b>{html.escape(said.run)}</b> {_coloured(said.words, highest)} "
+        f"<p class='text'><b>{html.escape(said.run)}</b> {coloured(_words(said.words), highest)} "
         f"<span class='faint'>{said.confidence:.0%}</span></p>"
         for said in captions
     )
@@ -183,18 +211,9 @@ def _thumbnail(split: Split, name: str) -> str:
     )
 
 
-def _coloured(words: Sequence[Word], highest: float) -> str:
-    spans = []
-    for word in words[:-1] if words and words[-1].word == END else words:
-        title = (
-            f"p {word.probability:.2g}, entropy {word.entropy:.2f} nats, "
-            f"mutual information {word.mutual_information:.3f} nats"
-        )
-        strength = word.entropy / (highest or 1.0)
-        spans.append(
-            f"<span style='--u:{strength:.2f}' title='{title}'>{html.escape(word.word)}</span>"
-        )
-    return " ".join(spans)
+def _words(words: Sequence[Word]) -> Sequence[Word]:
+    """A caption's words without its end."""
+    return words[:-1] if words and words[-1].word == END else words
 
 
 # ---------------------------------------------------------------------- uncertainty, calibration, pruning
@@ -234,8 +253,8 @@ def _uncertainty(
         else ""
     )
     said = "".join(f"<p>{html.escape(why)}</p>" for why in dict.fromkeys(missing))
-    shown = side_by_side([drawn]) if drawn else ""
-    body = f"<p>{note}</p>{said}{shown}{table(headings, cells)}"
+    text = f"<p>{note}</p>{said}"
+    body = (side_by_side([drawn], text) if drawn else text) + table(headings, cells)
     return Section("uncertainty", "Uncertainty", body)
 
 
@@ -288,11 +307,11 @@ def _pruning(models: Sequence[TrainedCaptioner], progress: Progress) -> Section 
             )
     if not curves:
         return None
-    headings = ["run", *(f"{drop:.0%} dropped" for drop in DROPS)]
-    cells = [[name, *(f"{value:.2f}" for value in c.values())] for name, c in curves.items()]
+    headings = ["weights", *curves]
+    cells = [[f"{d:.0%} dropped", *(f"{c[d]:.2f}" for c in curves.values())] for d in DROPS]
     drawn = picture(figures.pruning_curves(curves), "pruned", "Perplexity by share dropped")
     note = "<p>Test perplexity with weights set to zero in the order of |&mu;|/&sigma;.</p>"
-    return Section("pruning", "Pruning", note + side_by_side([drawn]) + table(headings, cells))
+    return Section("pruning", "Pruning", side_by_side([drawn], note + table(headings, cells)))
 
 
 def _samples(model: TrainedCaptioner, options: ReportOptions) -> int:

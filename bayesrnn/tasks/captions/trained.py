@@ -153,6 +153,23 @@ def check_same_images(models: Sequence[TrainedCaptioner], split: str = "test") -
             )
 
 
+def check_same_words(models: Sequence[TrainedCaptioner]) -> None:
+    """Raise ValueError unless the models have one vocabulary, so that the probabilities of words compare."""
+    first, *others = models
+    for other in others:
+        if not same_words(first, other):
+            sizes = f"{len(first.vocabulary):,} and {len(other.vocabulary):,} words"
+            raise ValueError(
+                f"{first.name} and {other.name} have different vocabularies ({sizes}), so that <unk> stands "
+                "for other words in each and their figures cannot be compared; give one at a time."
+            )
+
+
+def same_words(first: TrainedCaptioner, other: TrainedCaptioner) -> bool:
+    """Whether the vocabularies have the same words."""
+    return set(first.vocabulary.words) == set(other.vocabulary.words)
+
+
 def read_vocabulary(run: Run) -> Vocabulary:
     path = run.folder / VOCABULARY
     if not path.is_file():

@@ -8,7 +8,10 @@ from itertools import accumulate
 from statistics import median
 from typing import Any
 
+import torch
+
 from bayesrnn.evaluation.pruning import curve
+from bayesrnn.evaluation.pruning_study import Prunable
 from bayesrnn.methods import Member, Method
 from bayesrnn.pruning import by_signal_to_noise
 from bayesrnn.report.calibration import CalibrationRow
@@ -20,6 +23,7 @@ from bayesrnn.training.experiment import Comparison, Progress
 from bayesrnn.training.run import Run, labels
 
 ANGLES = tuple(range(0, 181, 15))
+TABLE_ANGLES = (0, 30, 60, 90, 180)
 DROPS = (0.0, 0.5, 0.75, 0.95, 0.98)
 
 
@@ -36,6 +40,8 @@ class Row:
     train_nats: float | None
     """Training loss of the last epoch, at the weights trained with."""
     kl_per_example: float | None
+    valid_examples: int
+    """Number of examples held out for validation, which may differ between runs."""
     valid_error: float
     test_error: float
     test_nats: float
@@ -69,7 +75,10 @@ class Subject:
 def subjects(
     runs: Sequence[Run], *, data: str | None, samples: int, seed: int = 0
 ) -> list[Subject]:
-    """Each run with its data, or with `data`, whose images must have the same size."""
+    """Each run with its data, or with `data`, whose images must have the same size.
+
+    ValueError unless the test images are the same for all of them, so that their figures can be compared.
+    """
     found, loaded = [], {}
     for run, label in zip(runs, labels(runs), strict=True):
         config = run.config
@@ -86,7 +95,26 @@ def subjects(
             )
         method = run.load_weights(build_method(config))
         found.append(Subject(label, run, config, method, digits, samples, seed))
+    _check_same_images(found)
     return found
+
+
+def _check_same_images(subjects: Sequence[Subject]) -> None:
+    """Raise ValueError unless the test images of all runs are the same, whatever white is in them."""
+    first, *others = subjects
+    for other in others:
+        own, theirs = first.digits.test, other.digits.test
+        same = torch.equal(own.y, theirs.y) and own.x.shape == theirs.x.shape
+        if not same or not torch.allclose(
+            own.x / first.config.white, theirs.x / other.config.white
+        ):
+            sizes = [subject.config.pixels for subject in (first, other)]
+            cure = "give --data to compare them on the same ones"
+            raise ValueError(
+                f"{first.name} and {other.name} have different test images ({first.config.data}, {sizes[0]} "
+                f"pixels wide, and {other.config.data}, {sizes[1]}); "
+                f"{cure if sizes[0] == sizes[1] else 'give one at a time'}."
+            )
 
 
 def compare(subjects: Sequence[Subject], progress: Progress = lambda what: None) -> list[Row]:
@@ -114,6 +142,7 @@ def _row(subject: Subject, progress: Progress) -> Row:
         ),
         train_nats=epochs[-1]["train_nats"] if epochs else None,
         kl_per_example=epochs[-1]["kl_per_example"] if epochs else None,
+        valid_examples=len(valid),
         valid_error=classify(model, subject.method.resting(), valid.x, valid.y).error,
         test_error=at_mean.error,
         test_nats=at_mean.nats,
@@ -146,7 +175,14 @@ def comparison(rows: Sequence[Row]) -> Comparison:
         ]
         for row in rows
     ]
-    return Comparison(headings, cells, [row.as_json() for row in rows])
+    return Comparison(headings, cells, [row.as_json() for row in rows], _notes(rows))
+
+
+def _notes(rows: Sequence[Row]) -> list[str]:
+    if len({row.valid_examples for row in rows}) == 1:
+        return []
+    counts = ", ".join(f"{row.run} {row.valid_examples:,}" for row in rows)
+    return [f"val error is of different examples ({counts}); compare the test error."]
 
 
 def epochs_of(run: Run) -> list[dict[str, Any]]:
@@ -162,12 +198,38 @@ def epochs_of(run: Run) -> list[dict[str, Any]]:
     return found
 
 
-def calibration_of(subject: Subject) -> list[CalibrationRow]:
-    test, model = subject.digits.test, subject.method.model
-    return [
-        CalibrationRow(subject.name, count, classify(model, members, test.x, test.y).calibration())
+@dataclass(frozen=True)
+class Evaluation:
+    """The error of one way of predicting."""
+
+    way: str
+    split: str
+    examples: int
+    error: float
+    nats: float
+    """Mean -log p of the true class."""
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def evaluate(subject: Subject, split: str) -> list[Evaluation]:
+    """The error on a split at the mean weights, and averaged over samples if the subject has any."""
+    images, found = subject.digits.split(split), []
+    for count, members in subject.ways().items():
+        at = classify(subject.method.model, members, images.x, images.y)
+        way = f"{count} samples" if count else "mean"
+        found.append(Evaluation(way, split, len(images), at.error, at.nats))
+    return found
+
+
+def calibration_of(subject: Subject, split: str = "test") -> list[CalibrationRow]:
+    images, model = subject.digits.split(split), subject.method.model
+    found = {
+        count: classify(model, members, images.x, images.y)
         for count, members in subject.ways().items()
-    ]
+    }
+    return [CalibrationRow(subject.name, count, at.calibration()) for count, at in found.items()]
 
 
 @dataclass(frozen=True)
@@ -180,33 +242,95 @@ class Rotation:
     mutual_information: dict[int, float]
     error: dict[int, float]
 
+    def as_json(self) -> list[dict[str, Any]]:
+        """One record for each angle."""
+        return [
+            {
+                "model": self.model,
+                "samples": self.samples,
+                "angle": angle,
+                "entropy": self.entropy[angle],
+                "entropy_gap": self.entropy[angle] - self.entropy[0],
+                "mutual_information": self.mutual_information[angle],
+                "error": self.error[angle],
+            }
+            for angle in self.entropy
+        ]
+
 
 def rotations(subject: Subject, examples: int = 2000) -> list[Rotation]:
     """Predictions for the first test examples, rotated by 0 to 180 degrees."""
-    test, model = subject.digits.test[:examples], subject.method.model
+    return [
+        _rotated(subject, count, members, examples) for count, members in subject.ways().items()
+    ]
+
+
+def all_rotations(
+    subjects: Sequence[Subject],
+    counts: Sequence[int],
+    progress: Progress = lambda name: None,
+    examples: int = 2000,
+) -> list[Rotation]:
+    """The same of several runs, without sampling and for each of these numbers of samples that they have."""
     found = []
-    for count, members in subject.ways().items():
-        at = {a: classify(model, members, rotate(test.x, a), test.y) for a in ANGLES}
-        found.append(
-            Rotation(
-                subject.name,
-                count,
-                {a: c.entropy.mean().item() for a, c in at.items()},
-                {a: c.mutual_information.mean().item() for a, c in at.items()},
-                {a: c.error for a, c in at.items()},
-            )
-        )
+    for subject in subjects:
+        progress(subject.name)
+        found.append(_rotated(subject, 0, subject.method.resting(), examples))
+        for count in subject.method.available(counts):
+            members = subject.method.members(count, subject.seed)
+            found.append(_rotated(subject, count, members, examples))
     return found
+
+
+def _rotated(subject: Subject, count: int, members: Sequence[Member], examples: int) -> Rotation:
+    test, model = subject.digits.test[:examples], subject.method.model
+    at = {a: classify(model, members, rotate(test.x, a), test.y) for a in ANGLES}
+    return Rotation(
+        subject.name,
+        count,
+        {a: c.entropy.mean().item() for a, c in at.items()},
+        {a: c.mutual_information.mean().item() for a, c in at.items()},
+        {a: c.error for a, c in at.items()},
+    )
+
+
+def rotation_table(found: Sequence[Rotation]) -> tuple[list[str], list[list[str]]]:
+    """Headings, and a row for each angle, run and number of samples."""
+    headings = ["rotation", "run", "samples", "entropy", "gap", "MI", "error"]
+    cells = [
+        [
+            str(angle),
+            each.model,
+            str(each.samples) if each.samples else "none",
+            f"{each.entropy[angle]:.3f}",
+            f"{each.entropy[angle] - each.entropy[0]:+.3f}",
+            f"{each.mutual_information[angle]:.4f}" if each.samples else "-",
+            f"{each.error[angle]:.2%}",
+        ]
+        for angle in TABLE_ANGLES
+        for each in found
+    ]
+    return headings, cells
 
 
 def pruned_errors(subject: Subject) -> dict[float, float] | None:
     """Test error with 0, 50, 75, 95 and 98% of the weights dropped; None for a run without a posterior."""
-    test, method = subject.digits.test, subject.method
-    if method.posterior is None:
+    posterior = subject.method.posterior
+    if posterior is None:
         return None
-    order = by_signal_to_noise(method.posterior)
-    return curve(
-        order, lambda: classify(method.model, method.resting(), test.x, test.y).error, DROPS
+    return curve(by_signal_to_noise(posterior), prunable(subject, "test").measure, DROPS)
+
+
+def prunable(subject: Subject, split: str) -> Prunable:
+    """The run as a model to prune, measured by its error on a split."""
+    images, method = subject.digits.split(split), subject.method
+    return Prunable(
+        subject.name,
+        subject.run.folder,
+        subject.config.method,
+        method,
+        method.weights(),
+        lambda: classify(method.model, method.resting(), images.x, images.y).error,
     )
 
 

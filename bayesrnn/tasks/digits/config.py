@@ -47,6 +47,7 @@ class DigitsConfig(Settings):
     kappa_init: float = 1.0
 
     TASK: ClassVar[str] = "mnist"
+    SIZES: ClassVar[tuple[str, ...]] = ("network", "hidden", "layers", "pixels")
     CHOICES: ClassVar[dict[str, tuple[str, ...]]] = {
         **Settings.CHOICES,
         "network": ("perceptron", "lenet"),

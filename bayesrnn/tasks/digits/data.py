@@ -50,6 +50,9 @@ class Digits:
     valid: Images
     test: Images
 
+    def split(self, name: str) -> Images:
+        return {"train": self.train, "valid": self.valid, "test": self.test}[name]
+
 
 def load_digits(data: str, valid: int = 0, *, white: float = 2.0) -> Digits:
     """Load `digits`, scikit-learn's 8x8 images, or a folder with MNIST's four IDX files, gzipped or not.

@@ -37,10 +37,11 @@ class DigitsExperiment:
     def folder_name(self, config: DigitsConfig) -> str:
         return f"{Path(config.data).resolve().name}-{config.network}-{config.method}-{config.seed}"
 
-    def prepare(self, config: DigitsConfig, resumed: Run | None) -> Prepared:
+    def prepare(self, config: DigitsConfig, before: Run | None) -> Prepared:
         from bayesrnn.storage import digest
         from bayesrnn.tasks.digits.data import load_digits
         from bayesrnn.tasks.digits.task import DigitsTask, build_method
+        from bayesrnn.training.start import take_over
 
         digits = load_digits(config.data, config.valid, white=config.white)
         pixels = digits.train.x.shape[-1]
@@ -50,7 +51,20 @@ class DigitsExperiment:
             )
         config = replace(config, pixels=pixels)
         data = digest({"x": digits.train.x, "y": digits.train.y}, {})
-        return Prepared(config, DigitsTask(config, digits), build_method(config), data=data)
+        summary = f"{config.data}: {len(digits.train):,} images of {pixels}x{pixels} pixels"
+        method = build_method(config)
+
+        def take_weights(run: Run) -> None:
+            take_over(method, run.load_weights(build_method(run.config)))  # pyright: ignore[reportArgumentType]
+
+        return Prepared(
+            config,
+            DigitsTask(config, digits),
+            method,
+            data=data,
+            take_over=take_weights,
+            summary=summary,
+        )
 
     def progress_text(self, metrics: dict[str, Any]) -> str:
         return f"{metrics['train_nats']:.4f} nats"

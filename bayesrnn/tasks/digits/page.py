@@ -8,9 +8,12 @@ from typing import Any
 from bayesrnn.report import calibration
 from bayesrnn.report.figures import learning_curves
 from bayesrnn.report.html import picture, side_by_side, table
+from bayesrnn.report.progress import Stages
+from bayesrnn.report.summary import Summary, judge, summary
 from bayesrnn.report.weights import weights_html
 from bayesrnn.tasks.digits import figures
 from bayesrnn.tasks.digits.comparison import (
+    Row,
     Subject,
     calibration_of,
     compare,
@@ -21,11 +24,18 @@ from bayesrnn.tasks.digits.comparison import (
 )
 from bayesrnn.training.experiment import Progress, Section
 
+TABLED = (0, 30, 60, 90, 120, 150, 180)
+"""The angles in the table beside the figures of rotated digits."""
+
 
 def sections(subjects: Sequence[Subject], progress: Progress) -> list[Section]:
     """Evaluate the runs and write the sections of the page."""
-    found = comparison(compare(subjects, progress))
-    body = [
+    bayesian = {s.name for s in subjects if s.method.posterior is not None}
+    progress = Stages(progress, 3 * len(subjects) + 2 * len(bayesian))
+    rows = compare(subjects, lambda name: progress(f"evaluating {name}"))
+    found = comparison(rows)
+    body: list[Section] = [
+        _summary(rows, bayesian),
         Section(
             "comparison",
             "Comparison",
@@ -44,6 +54,33 @@ def sections(subjects: Sequence[Subject], progress: Progress) -> list[Section]:
             html = weights_html(subject.method.posterior, f"d{index}")
             body.append(Section(f"posterior-{index}", f"The posterior of {subject.name}", html))
     return body
+
+
+def _summary(rows: Sequence[Row], bayesian: set[str]) -> Summary:
+    """Which run is ahead; Bayesian runs are averaged over samples, where they can be."""
+    error, nats = {}, {}
+    for row in rows:
+        sampled = row.run in bayesian and row.test_error_samples is not None
+        error[row.run] = row.test_error_samples if sampled else row.test_error
+        nats[row.run] = row.test_nats_samples if sampled else row.test_nats
+    found = [
+        judge(
+            "Test error",
+            "the share of the test images that are given the wrong class; lower is better",
+            error,
+            lambda value: f"{value:.2%}",
+            bayesian=bayesian,
+        ),
+        judge(
+            "Test loss",
+            "-log p of the true class in nats, which punishes errors made with confidence; lower is better",
+            nats,
+            lambda value: f"{value:.4f}",
+            bayesian=bayesian,
+        ),
+    ]
+    findings = [finding for finding in found if finding is not None]
+    return summary(findings, [row.run for row in rows], bayesian)
 
 
 def _learning(subjects: Sequence[Subject]) -> Section:
@@ -73,7 +110,7 @@ def _learning(subjects: Sequence[Subject]) -> Section:
         "<p>The free energy is the training objective: nats per training example plus the KL, and with "
         "sharpening KL_theta, per example.</p>"
     )
-    return Section("learning", "Learning curves", note + side_by_side(pictures))
+    return Section("learning", "Learning curves", side_by_side(pictures, note if bayesian else ""))
 
 
 def _has_kl(lines: list[dict[str, Any]]) -> bool:
@@ -110,20 +147,26 @@ def _rotation(subjects: Sequence[Subject], progress: Progress) -> Section:
     if disagreement:
         drawn = figures.by_angle(disagreement, "mutual information (nats)")
         pictures.append(picture(drawn, "turned-mi", "Mutual information by angle"))
-    return Section("rotation", "Rotated digits", note + side_by_side(pictures))
+    cells = [
+        [str(angle), *(f"{points[angle]:.3f}" for points in entropy.values())] for angle in TABLED
+    ]
+    beside = f"{note}<p>Mean entropy by angle, in nats:</p>{table(['degrees', *entropy], cells)}"
+    return Section("rotation", "Rotated digits", side_by_side(pictures, beside))
 
 
 def _pruning(subjects: Sequence[Subject], progress: Progress) -> Section | None:
     curves = {}
     for subject in subjects:
-        if (errors := pruned_errors(subject)) is not None:
+        if subject.method.posterior is not None:
             progress(f"{subject.name}, pruning")
-            curves[subject.name] = errors
+            curves[subject.name] = pruned_errors(subject)
     if not curves:
         return None
     drops = next(iter(curves.values()))
-    headings = ["run", *(f"{drop:.0%} dropped" for drop in drops)]
-    cells = [[name, *(f"{e:.2%}" for e in errors.values())] for name, errors in curves.items()]
+    headings = ["weights", *curves]
+    cells = [
+        [f"{d:.0%} dropped", *(f"{errors[d]:.2%}" for errors in curves.values())] for d in drops
+    ]
     figure = picture(figures.pruned_errors(curves), "pruned", "Test error by share dropped")
     note = "<p>Test error with weights set to zero in the order of |&mu;|/&sigma;.</p>"
-    return Section("pruning", "Pruning", note + side_by_side([figure]) + table(headings, cells))
+    return Section("pruning", "Pruning", side_by_side([figure], note + table(headings, cells)))

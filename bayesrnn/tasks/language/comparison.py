@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
+import torch
+
 from bayesrnn.tasks.language.evaluation.perplexity import DYNAMIC_STEPS, perplexity
 from bayesrnn.tasks.language.trained import TrainedModel
 from bayesrnn.training.experiment import Comparison, Progress
@@ -46,6 +48,7 @@ def compare(
     progress: Progress = lambda what: None,
 ) -> list[Row]:
     """Evaluate each model on the validation and test splits of its data, as `bayesrnn evaluate` does."""
+    check_same_text(models, ("valid", "test"), data)
     rows = []
     for model in models:
         ways = _ways(model, samples, dynamic_lr, streams)
@@ -57,6 +60,44 @@ def compare(
                 results[split + suffix] = perplexity(model.method, tokens, **options).value
         rows.append(_row(model, results))
     return rows
+
+
+def check_same_text(
+    models: Sequence[TrainedModel], splits: Sequence[str], data: str | None = None
+) -> None:
+    """Raise ValueError unless the models have one vocabulary, and one text in these splits.
+
+    Perplexities of different texts cannot be compared. Nor can those of one text with different vocabularies:
+    the smaller one is, the more words are `<unk>`, which is easy to predict.
+    """
+    if not models:
+        return
+    first, *others = models
+    for other in others:
+        if set(first.vocabulary.words) != set(other.vocabulary.words):
+            raise ValueError(
+                f"{_described(first)} and {_described(other)} have different vocabularies, so that <unk> "
+                "stands for other words in each and no figures of theirs can be compared; give one at a time."
+            )
+        for split in splits:
+            if not _same_words(first, other, split, data):
+                raise ValueError(
+                    f"{first.name} and {other.name} were trained on different text ({first.config.data} and "
+                    f"{other.config.data}: the {split} split differs); give --data to use one text for both."
+                )
+
+
+def _described(model: TrainedModel) -> str:
+    return f"{model.name} (text {model.config.data}, {len(model.vocabulary):,} words)"
+
+
+def _same_words(first: TrainedModel, other: TrainedModel, split: str, data: str | None) -> bool:
+    """Whether a split has the same words for two models, whose vocabularies differ at most in order."""
+    own, theirs = first.tokens(split, data), other.tokens(split, data)
+    if own is theirs or first.vocabulary.words == other.vocabulary.words:
+        return torch.equal(own, theirs)
+    renumbered = torch.tensor(first.vocabulary.encode(other.vocabulary.words), dtype=own.dtype)
+    return torch.equal(own, renumbered[theirs.long()])
 
 
 def _ways(

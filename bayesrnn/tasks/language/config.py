@@ -20,7 +20,7 @@ class LanguageModelConfig(Settings):
     method: str = "bbb"
     """Training method: lstm, dropout, variational-dropout, sgld, bbb or sharpened."""
     vocabulary: int = 0
-    """Maximum number of words in the vocabulary; 0 for all (for pydocs, 5000)."""
+    """Maximum number of words in the vocabulary; 0 for all (for pydocs, 2500)."""
     preset: str = "tiny"
     """Preset with the defaults of all other options: tiny, small, medium or large."""
 
@@ -45,6 +45,7 @@ class LanguageModelConfig(Settings):
     """Number of weight samples, one per epoch, that sgld keeps and averages over."""
 
     TASK: ClassVar[str] = "language"
+    SIZES: ClassVar[tuple[str, ...]] = ("vocabulary", "hidden", "layers", "tied")
     CHOICES: ClassVar[dict[str, tuple[str, ...]]] = {
         **Settings.CHOICES,
         "preset": PRESETS,

@@ -37,26 +37,36 @@ class LanguageExperiment:
     def folder_name(self, config: LanguageModelConfig) -> str:
         return f"{Path(config.data).resolve().name}-{config.preset}-{config.method}-{config.seed}"
 
-    def prepare(self, config: LanguageModelConfig, resumed: Run | None) -> Prepared:
+    def prepare(self, config: LanguageModelConfig, before: Run | None) -> Prepared:
         from bayesrnn.data.download import cache_folder
         from bayesrnn.tasks.language.data.corpus import encode_corpus, load_corpus
         from bayesrnn.tasks.language.data.sources import find_source
-        from bayesrnn.tasks.language.task import LanguageTask, build_method
+        from bayesrnn.tasks.language.task import LanguageTask, build_method, common_name
         from bayesrnn.tasks.language.trained import VOCABULARY, read_vocabulary
+        from bayesrnn.training.start import take_over
 
         cache = cache_folder()
         source = find_source(config.data, cache)
-        if resumed:
-            corpus = encode_corpus(source, read_vocabulary(resumed), cache)
+        if before:
+            corpus = encode_corpus(source, read_vocabulary(before), cache)
         else:
             corpus = load_corpus(source, _vocabulary_size(config), cache)
-            _check_long_enough(config, corpus)
+        _check_long_enough(config, corpus)
+        vocabulary = corpus.vocabulary
+        method = build_method(config, len(vocabulary))
+
+        def take_weights(run: Run) -> None:
+            trained = run.load_weights(build_method(run.config, len(vocabulary)))  # pyright: ignore[reportArgumentType]
+            take_over(method, trained, common_name)
+
         return Prepared(
             config,
             LanguageTask(config, corpus),
-            build_method(config, len(corpus.vocabulary)),
-            {VOCABULARY: corpus.vocabulary.text()},
+            method,
+            {VOCABULARY: vocabulary.text()},
             data=corpus.digest,
+            take_over=take_weights,
+            summary=f"{config.data}: {len(corpus.train) - 1:,} words, vocabulary {len(vocabulary):,}",
         )
 
     def progress_text(self, metrics: dict[str, Any]) -> str:
@@ -101,7 +111,7 @@ class LanguageExperiment:
 def _vocabulary_size(config: LanguageModelConfig) -> int | None:
     if config.vocabulary:
         return config.vocabulary
-    return 5000 if config.data == "pydocs" else None
+    return 2500 if config.data == "pydocs" else None
 
 
 def _check_long_enough(config: LanguageModelConfig, corpus: Corpus) -> None:

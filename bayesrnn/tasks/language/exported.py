@@ -1,4 +1,4 @@
-"""A language model exported to one small file: weights, config and vocabulary, without a posterior."""
+"""A language model exported to one small file: weights or a posterior, config and vocabulary."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from torch import Tensor
 from bayesrnn import compact
 from bayesrnn.data.vocabulary import END, UNKNOWN, Vocabulary
 from bayesrnn.methods import Method
+from bayesrnn.methods.bbb import BayesByBackprop
 from bayesrnn.methods.point_estimate import PointEstimate
+from bayesrnn.persistence import from_state, prior_tensors
+from bayesrnn.posterior import Posterior
 from bayesrnn.storage import check_header, check_state
 from bayesrnn.tasks.language.config import LanguageModelConfig
 from bayesrnn.tasks.language.models.word_lm import WordLM
 
 KIND = "word-lm"
-_SCHEMA = {"sizes": dict, "config": dict, "vocabulary": list}
+_SCHEMA = {"sizes": dict, "config": dict, "vocabulary": list, "posterior?": dict}
 _SIZES = {"vocabulary": int, "hidden": int, "layers": int, "tied": bool, "embedding": int}
 
 
@@ -49,6 +52,38 @@ class Exported:
         vocabulary: Vocabulary,
         storage: compact.Storage,
     ) -> Exported:
+        """Write the weights of a model."""
+        return cls._write(path, model, model.state_dict(), config, vocabulary, storage, {})
+
+    @classmethod
+    def write_posterior(
+        cls,
+        path: Path,
+        posterior: Posterior,
+        kept: Mapping[str, Tensor],
+        config: LanguageModelConfig,
+        vocabulary: Vocabulary,
+        storage: compact.Storage,
+    ) -> Exported:
+        """Write a posterior whose means are zero where `kept`, masks by name, is not; sigma stays."""
+        model = posterior.plain_model()
+        assert isinstance(model, WordLM)
+        state = {**posterior.state_dict(), **prior_tensors(posterior)}
+        pruned = {f"mu.{name}": state[f"mu.{name}"] * keep for name, keep in kept.items()}
+        header = {"posterior": posterior.header()}
+        return cls._write(path, model, state | pruned, config, vocabulary, storage, header)
+
+    @classmethod
+    def _write(
+        cls,
+        path: Path,
+        model: WordLM,
+        state: Mapping[str, Tensor],
+        config: LanguageModelConfig,
+        vocabulary: Vocabulary,
+        storage: compact.Storage,
+        header: Mapping[str, Any],
+    ) -> Exported:
         sizes = {
             "vocabulary": model.embedding.num_embeddings,
             "hidden": model.lstm.hidden_size,
@@ -56,13 +91,13 @@ class Exported:
             "tied": model.out.weight is model.embedding.weight,
             "embedding": model.embedding.embedding_dim,
         }
-        header = {
+        own = {
             "model": KIND,
             "sizes": sizes,
             "config": asdict(config),
             "vocabulary": list(vocabulary.words),
         }
-        compact.write_state(path, model.state_dict(), storage, header)
+        compact.write_state(path, state, storage, {**header, **own})
         return cls(path, config, vocabulary)
 
     def load_method(self) -> Method:
@@ -70,6 +105,11 @@ class Exported:
         check_header(header, _SCHEMA, str(self.path))
         _check_sizes(header, state, str(self.path))
         model = WordLM(**header["sizes"])
+        if "posterior" in header:
+            posterior = from_state(
+                Posterior, state, header["posterior"], model, source=str(self.path)
+            )
+            return BayesByBackprop(posterior)
         check_state(model.state_dict(), state, str(self.path))
         model.load_state_dict(state)
         return PointEstimate(model)
@@ -81,8 +121,9 @@ def _check_sizes(header: Mapping[str, Any], state: Mapping[str, Tensor], source:
     check_header(sizes, _SIZES, source)
     if sizes.keys() != _SIZES.keys():
         raise ValueError(f"{source} is damaged: its header has sizes that no model has.")
-    rows, columns = (tuple(state[n].shape) if n in state else () for n in _SIZED)
-    layers = sum(name.startswith("lstm.weight_hh_l") for name in state)
+    weights = {name.removeprefix("mu."): tensor for name, tensor in state.items()}
+    rows, columns = (tuple(weights[n].shape) if n in weights else () for n in _SIZED)
+    layers = sum(name.startswith("lstm.weight_hh_l") for name in weights)
     hidden = sizes["hidden"]
     found = (rows, columns, layers, len(words))
     right = ((len(words), sizes["embedding"]), (4 * hidden, hidden), sizes["layers"])

@@ -10,6 +10,7 @@ import numpy as np
 from bayesrnn.report.figures import (
     DASHES,
     INK,
+    WIDTH,
     axes_figure,
     blank_figure,
     colour,
@@ -67,44 +68,75 @@ GATES = ("input", "forget", "candidate", "output")
 @styled
 def pruning_patterns(kept: Mapping[str, Any]) -> Figure:
     """For each LSTM matrix and gate, kept weights in black, and the share kept of each row."""
-    names = [name for name in kept if "weight_ih" in name or "weight_hh" in name]
+    names = _matrices(kept)
     size = 1.55
     figure = blank_figure(size * 4.9, size * 1.22 * len(names) + 0.35)
     outer = figure.add_gridspec(
         len(names), 4, wspace=0.18, hspace=0.3, left=0.075, right=0.99, top=0.93, bottom=0.06
     )
     for row, name in enumerate(names):
-        matrix = np.asarray(kept[name], dtype=float)
-        units = matrix.shape[0] // 4
-        for column, gate in enumerate(GATES):
-            part = matrix[column * units : (column + 1) * units]
-            inner = outer[row, column].subgridspec(1, 2, width_ratios=(4, 1), wspace=0.06)
-            image, side = figure.add_subplot(inner[0]), figure.add_subplot(inner[1])
-            image.imshow(
-                1 - part, cmap="gray", vmin=0, vmax=1, aspect="auto", interpolation="antialiased"
-            )
-            image.tick_params(labelsize=6, length=2)
-            image.set_xticks([0, part.shape[1] - 1], [str(1), str(part.shape[1])])
-            image.set_yticks([0, units - 1], ["1", str(units)])
-            if column:
-                image.set_yticklabels([])
-            else:
-                image.set_ylabel(f"{_matrix_name(name)}\nto unit", fontsize=7.5, labelpad=0)
-            if row == len(names) - 1:
-                image.set_xlabel("from unit", fontsize=7.5, labelpad=1)
-            if row == 0:
-                image.set_title(f"{gate} gate", fontsize=8.5, color=INK)
-            share = part.mean(1)
-            side.fill_betweenx(np.arange(units), 0, 100 * share, color="#777777", lw=0, step="mid")
-            side.set_ylim(units - 0.5, -0.5)
-            side.set_xlim(0, max(100 * matrix.reshape(4, units, -1).mean(2).max(), 1))
-            side.set_yticks([])
-            side.tick_params(labelsize=6, length=2)
-            highest = side.get_xlim()[1]
-            side.set_xticks([highest], [f"{highest:.0f}"])
-            if row == len(names) - 1:
-                side.set_xlabel("kept (%)", fontsize=7, labelpad=1)
+        cells = [outer[row, column] for column in range(4)]
+        _draw_gates(figure, cells, kept[name], name, first=row == 0, last=row == len(names) - 1)
     return figure
+
+
+def patterns_by_matrix(kept: Mapping[str, Any]) -> dict[str, Figure]:
+    """The same with a figure for each matrix, by its name: narrow enough for a column of the page."""
+    return {_matrix_name(name): _pattern(name, kept[name]) for name in _matrices(kept)}
+
+
+@styled
+def _pattern(name: str, kept: Any) -> Figure:
+    figure = blank_figure(WIDTH, 1.75)
+    outer = figure.add_gridspec(1, 4, wspace=0.22, left=0.105, right=0.965, top=0.89, bottom=0.2)
+    _draw_gates(figure, [outer[0, column] for column in range(4)], kept, name)
+    return figure
+
+
+def _draw_gates(
+    figure: Figure,
+    cells: Sequence[Any],
+    kept: Any,
+    name: str,
+    *,
+    first: bool = True,
+    last: bool = True,
+) -> None:
+    """The kept weights of each gate of one matrix; labels above the first row and below the last."""
+    matrix = np.asarray(kept, dtype=float)
+    units = matrix.shape[0] // 4
+    highest = max(100 * matrix.reshape(4, units, -1).mean(2).max(), 1)
+    for column, gate in enumerate(GATES):
+        part = matrix[column * units : (column + 1) * units]
+        inner = cells[column].subgridspec(1, 2, width_ratios=(4, 1), wspace=0.06)
+        image, side = figure.add_subplot(inner[0]), figure.add_subplot(inner[1])
+        image.imshow(
+            1 - part, cmap="gray", vmin=0, vmax=1, aspect="auto", interpolation="antialiased"
+        )
+        image.tick_params(labelsize=6, length=2)
+        image.set_xticks([0, part.shape[1] - 1], [str(1), str(part.shape[1])])
+        image.set_yticks([0, units - 1], ["1", str(units)])
+        if column:
+            image.set_yticklabels([])
+        else:
+            image.set_ylabel(f"{_matrix_name(name)}\nto unit", fontsize=7.5, labelpad=0)
+        if last:
+            image.set_xlabel("from unit", fontsize=7.5, labelpad=1)
+            side.set_xlabel("kept (%)", fontsize=7, labelpad=1)
+        if first:
+            image.set_title(f"{gate} gate", fontsize=8.5, color=INK)
+        share = part.mean(1)
+        side.fill_betweenx(np.arange(units), 0, 100 * share, color="#777777", lw=0, step="mid")
+        side.set_ylim(units - 0.5, -0.5)
+        side.set_xlim(0, highest)
+        side.set_yticks([])
+        side.tick_params(labelsize=6, length=2)
+        side.set_xticks([highest], [f"{highest:.0f}"])
+
+
+def _matrices(kept: Mapping[str, Any]) -> list[str]:
+    """The matrices of the LSTM."""
+    return [name for name in kept if "weight_ih" in name or "weight_hh" in name]
 
 
 @styled
@@ -148,7 +180,6 @@ def told_apart(gaps: Sequence[Gap], signal: str = "entropy") -> Figure:
     texts = list(dict.fromkeys(gap.text for gap in gaps))
     models = list(dict.fromkeys(gap.model for gap in gaps))
     figure, axes = axes_figure("AUROC of a window's mean " + signal.replace("_", " "), "")
-    figure.set_figheight(1.0 + 0.32 * len(texts))
     for index, model in enumerate(models):
         most = max(gap.samples for gap in gaps if gap.model == model)
         at = {g.text: g.auroc[signal] for g in gaps if g.model == model and g.samples == most}

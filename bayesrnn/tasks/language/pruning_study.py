@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from torch import Tensor
 
 from bayesrnn.compact import Storage
-from bayesrnn.evaluation.pruning import DROPS, curve, largest_drop
+from bayesrnn.evaluation import pruning_study
+from bayesrnn.evaluation.pruning_study import SIGNAL_TO_NOISE as SIGNAL_TO_NOISE
+from bayesrnn.evaluation.pruning_study import Prunable
 from bayesrnn.methods import Method
 from bayesrnn.posterior import Posterior
-from bayesrnn.pruning import DropOrder, by_magnitude, by_signal_to_noise
 from bayesrnn.report.table import text_table
+from bayesrnn.tasks.language.comparison import check_same_text
 from bayesrnn.tasks.language.evaluation.perplexity import perplexity
 from bayesrnn.tasks.language.exported import Exported
 from bayesrnn.tasks.language.models.shrink import Shrunk, shrink
@@ -24,34 +25,17 @@ from bayesrnn.tasks.language.models.word_lm import WordLM
 from bayesrnn.tasks.language.trained import TrainedModel
 from bayesrnn.training.experiment import Progress
 
-SIGNAL_TO_NOISE, MAGNITUDE = "signal to noise", "magnitude"
 TIMED_WORDS, TIMED_ROUNDS = 8000, 5
 
 
 @dataclass(frozen=True)
-class PruningStudy:
-    """Perplexity by share of weights dropped, for each order of dropping, and the chosen share."""
+class PruningStudy(pruning_study.PruningStudy):
+    """Perplexity by share of weights dropped, for each order of dropping, and at the chosen share."""
 
-    run: str
-    split: str
-    curves: dict[str, dict[float, float]]
-    drop: float
-    perplexity: float
-    """Perplexity with that share dropped by signal to noise."""
-    order: DropOrder
-
-    def as_json(self) -> dict:
-        curves = {
-            name: [{"drop": d, "perplexity": p} for d, p in points.items()]
-            for name, points in self.curves.items()
-        }
-        return {
-            "run": self.run,
-            "split": self.split,
-            "drop": self.drop,
-            "perplexity": self.perplexity,
-            "curves": curves,
-        }
+    @property
+    def perplexity(self) -> float:
+        """Perplexity with that share dropped by signal to noise."""
+        return self.at_drop
 
 
 def study_pruning(
@@ -70,67 +54,38 @@ def study_pruning(
 
     `max_loss` is the largest allowed relative rise in perplexity, from which the share is found.
     """
-    posterior = posterior_of(trained)
-    order = by_signal_to_noise(posterior, per_tensor=per_tensor)
-    order.kept(drop)  # reject an invalid share before any work
-    weights = trained.method.weights()
-    bayesian = {slot.name: weights[slot.name] for slot in posterior.layout}
-    pruned: dict[str, tuple[DropOrder, TrainedModel]] = {
-        SIGNAL_TO_NOISE: (order, trained),
-        MAGNITUDE: (by_magnitude(bayesian, per_tensor=per_tensor), trained),
-    }
-    if baseline is not None:
-        pruned[f"{MAGNITUDE}, {baseline.name}"] = (_baseline_order(baseline, per_tensor), baseline)
-    measures = {
-        name: _measure(model.method, model.tokens(split, data), streams)
-        for name, (_, model) in pruned.items()
-    }
-    curves = {
-        name: curve(
-            its_order,
-            measures[name],
-            DROPS,
-            lambda drop, name=name: progress(f"{name}, {drop:.1%} dropped"),
-        )
-        for name, (its_order, _) in pruned.items()
-    }
-    points, measure = curves[SIGNAL_TO_NOISE], measures[SIGNAL_TO_NOISE]
-    if max_loss is not None:
-        progress("the largest share within the limit")
-        drop = largest_drop(order, measure, points, points[0.0] * (1 + max_loss))
-    with order.dropped(drop):
-        at_drop = measure()
-    return PruningStudy(trained.name, split, curves, drop, at_drop, order)
+    posterior_of(trained)  # reject a run without one before any text is read
+    models = [trained] if baseline is None else [trained, baseline]
+    check_same_text(models, (split,), data)
+    model, *others = (_prunable(each, split, data, streams) for each in models)
+    found = pruning_study.study_pruning(
+        model,
+        split=split,
+        measured="perplexity",
+        drop=drop,
+        max_loss=max_loss,
+        per_tensor=per_tensor,
+        baseline=others[0] if others else None,
+        progress=progress,
+    )
+    return PruningStudy(**vars(found))
 
 
 def posterior_of(trained: TrainedModel) -> Posterior:
     """The posterior of a model that has one."""
-    if trained.method.posterior is None:
-        raise ValueError(
-            f"{trained.path} is a run of method {trained.config.method}, which has no posterior to prune by; "
-            "use one of method bbb or sharpened."
-        )
-    return trained.method.posterior
+    return pruning_study.posterior_of(trained.method, trained.config.method, trained.path)
 
 
-def _baseline_order(baseline: TrainedModel, per_tensor: bool) -> DropOrder:
-    method = baseline.method
-    if method.resting() != [nullcontext]:
-        raise ValueError(
-            f"{baseline.path} predicts with samples of its weights, which cannot be pruned as one; "
-            "use a baseline of another method."
-        )
-    weights = {name: weight for name, weight in method.weights().items() if name != "out.bias"}
-    return by_magnitude(weights, per_tensor=per_tensor)
-
-
-def render_curves(study: PruningStudy) -> str:
-    headings = ["dropped", *study.curves]
-    rows = [
-        [f"{drop:.1%}", *(f"{points[drop]:.2f}" for points in study.curves.values())]
-        for drop in DROPS
-    ]
-    return text_table(headings, rows)
+def _prunable(trained: TrainedModel, split: str, data: str | None, streams: int) -> Prunable:
+    method, tokens = trained.method, trained.tokens(split, data)
+    return Prunable(
+        trained.name,
+        trained.path,
+        trained.config.method,
+        method,
+        {name: weight for name, weight in method.weights().items() if name != "out.bias"},
+        lambda: perplexity(method, tokens, streams=streams).value,
+    )
 
 
 @dataclass(frozen=True)
@@ -151,8 +106,24 @@ class Export:
     """An exported model: the units removed, and its size compared with that of the run."""
 
     file: Exported
-    shrunk: Shrunk
+    shrunk: Shrunk | None
+    """None for a posterior, whose units all stay."""
     sizes: tuple[Size, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        units = self.shrunk
+        removed = {} if units is None else {"embedding": units.embedding, "hidden": units.hidden}
+        return {**removed, "sizes": [size.as_json() for size in self.sizes]}
+
+    def text(self) -> str:
+        units = self.shrunk
+        if units is None:
+            return render_sizes(self.sizes)
+        left = (
+            f"units left: {units.hidden[1]} of {units.hidden[0]} a layer, "
+            f"{units.embedding[1]} of {units.embedding[0]} of the embedding"
+        )
+        return f"{left}\n{render_sizes(self.sizes)}"
 
 
 def export(
@@ -161,16 +132,27 @@ def export(
     path: Path,
     storage: Storage,
     *,
+    posterior: bool = False,
     tokens: Tensor,
     streams: int = 20,
 ) -> Export:
-    """Write the pruned model to one small file, and compare it with its run."""
+    """Write the pruned model to one small file, and compare it with its run.
+
+    With `posterior`, the file has the pruned means and sigma; otherwise the pruned mean weights, without
+    the units that they leave unused.
+    """
     method, run = trained.method, trained.run
-    assert isinstance(method.model, WordLM)
     assert run is not None
-    with study.order.dropped(study.drop):
-        shrunk = shrink(method.model)
-        exported = Exported.write(path, shrunk.model, trained.config, trained.vocabulary, storage)
+    about = trained.config, trained.vocabulary, storage
+    shrunk = None
+    if posterior:
+        kept = study.order.kept(study.drop)
+        exported = Exported.write_posterior(path, posterior_of(trained), kept, *about)
+    else:
+        assert isinstance(method.model, WordLM)
+        with study.order.dropped(study.drop):
+            shrunk = shrink(method.model)
+            exported = Exported.write(path, shrunk.model, *about)
     small = exported.load_method()
     dense = sum(weight.numel() * weight.element_size() for weight in method.weights().values())
     speed_before, speed_after = _words_per_second([method, small], tokens, streams)
@@ -201,10 +183,6 @@ def render_sizes(sizes: tuple[Size, ...]) -> str:
         for size in sizes
     ]
     return text_table(headings, rows)
-
-
-def _measure(method: Method, tokens: Tensor, streams: int) -> Callable[[], float]:
-    return lambda: perplexity(method, tokens, streams=streams).value
 
 
 def _words_per_second(methods: list[Method], tokens: Tensor, streams: int) -> list[float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -39,6 +40,12 @@ def build_method(config: LanguageModelConfig, vocabulary: int) -> Method:
         init.uniform_(model, config.init_scale, generator=generator)
     # The softmax's bias is an ordinary parameter, as in the authors' script.
     return spec.build(model, config, select=lambda name, _: name != "out.bias", generator=generator)
+
+
+def common_name(name: str) -> str:
+    """A weight's name in `WordLM`; the model with variational dropout has an LSTM for each layer."""
+    layer = re.fullmatch(r"lstms\.(\d+)\.(\w+)_l0", name)
+    return f"lstm.{layer[2]}_l{layer[1]}" if layer else name
 
 
 class LanguageTask:

@@ -23,6 +23,9 @@ from bayesrnn.training.run import Run, labels
 VOCABULARY = "vocabulary.txt"
 """A run's vocabulary: one word per line, in token order."""
 
+PRETRAINED = Path("pretrained")
+"""The name of the model in the package: a posterior trained on pydocs by `make pretrained`."""
+
 Texts = dict[tuple[str, str, Vocabulary], Tensor]
 """Tokens read so far, by text, split and vocabulary."""
 
@@ -75,12 +78,13 @@ def trained_models(runs: Sequence[Run]) -> list[TrainedModel]:
 
 
 def open_trained(*paths: Path) -> list[TrainedModel]:
-    """The models in run folders or exported files."""
+    """The models in run folders or exported files, or the one in the package."""
     texts: Texts = {}
     found = []
     for path in paths:
-        if path.is_file():
-            exported = Exported.open(path)
+        in_package = path == PRETRAINED and not path.exists()
+        if in_package or path.is_file():
+            exported = Exported.open(_pretrained() if in_package else path)
             name, config, vocabulary = path.name, exported.config, exported.vocabulary
             found.append(
                 TrainedModel(name, path, config, vocabulary, exported.load_method, texts=texts)
@@ -97,9 +101,14 @@ def open_trained(*paths: Path) -> list[TrainedModel]:
 
 def open_folder(path: Path) -> TrainedModel:
     """The model in a run folder; ValueError for an exported file."""
-    if path.is_file():
-        raise ValueError(f"{path} is a file; this needs the folder of a run.")
-    return open_trained(path)[0]
+    (model,) = open_trained(path)
+    if model.run is None:
+        raise ValueError(f"{path} is one file; this needs the folder of a run.")
+    return model
+
+
+def _pretrained() -> Path:
+    return Path(__file__).with_name("pretrained.safetensors")
 
 
 def open_language_run(folder: Path) -> Run:

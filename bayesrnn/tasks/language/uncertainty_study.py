@@ -10,6 +10,7 @@ from torch import Tensor
 
 from bayesrnn.report.calibration import CalibrationRow
 from bayesrnn.report.table import text_table
+from bayesrnn.tasks.language.comparison import check_same_text
 from bayesrnn.tasks.language.evaluation.beliefs import models_of
 from bayesrnn.tasks.language.evaluation.calibration import calibration
 from bayesrnn.tasks.language.evaluation.uncertainty import (
@@ -47,9 +48,13 @@ class Subject:
 def subjects(
     models: Sequence[TrainedModel], *, split: str, data: str | None, words: int
 ) -> list[Subject]:
-    """Each model with a split of its text or of `data`: the first `words` words, or all for 0."""
+    """Each model with a split of its text or of `data`: the first `words` words, or all for 0.
+
+    ValueError unless it is one text for all of them, so that their figures can be compared.
+    """
     if words < 0:
         raise ValueError(f"words = {words} must be 0, for all, or more.")
+    check_same_text(models, (split,), data)
     return [
         Subject(model, model.tokens(split, data)[: words + 1 if words else None])
         for model in models
@@ -121,7 +126,7 @@ def passes(subject: Subject, texts: Sequence[Text], samples: Sequence[int]) -> i
 
 
 def gap_table(gaps: Sequence[Gap]) -> tuple[list[str], list[list[str]]]:
-    """Headings, and a row for each text, model and number of samples."""
+    """Headings, and a row for each text, model and number of samples; - for no mutual information."""
     headings = ["text", "run", "samples", "entropy", "gap", "MI gap", "AUROC H", "MI", "-log p"]
     cells = [
         [
@@ -130,12 +135,20 @@ def gap_table(gaps: Sequence[Gap]) -> tuple[list[str], list[list[str]]]:
             str(gap.samples) if gap.samples else "none",
             f"{gap.entropy:.3f}",
             f"{gap.entropy_gap:+.3f}",
-            f"{gap.mutual_information_gap:+.4f}",
-            *(f"{value:.3f}" for value in gap.auroc.values()),
+            f"{gap.mutual_information_gap:+.4f}" if _has_information(gap) else "-",
+            *(
+                f"{value:.3f}" if signal != "mutual_information" or _has_information(gap) else "-"
+                for signal, value in gap.auroc.items()
+            ),
         ]
         for gap in gaps
     ]
     return headings, cells
+
+
+def _has_information(gap: Gap) -> bool:
+    """Whether several sets of weights predicted: one alone has a mutual information of exactly 0."""
+    return gap.mutual_information_gap != 0 or gap.auroc["mutual_information"] != 0.5
 
 
 def render_gaps(gaps: Sequence[Gap]) -> str:

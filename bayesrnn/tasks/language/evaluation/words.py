@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -13,6 +13,9 @@ import torch
 from bayesrnn.data.vocabulary import END, Vocabulary
 from bayesrnn.methods import Method
 from bayesrnn.tasks.language.evaluation.beliefs import beliefs, models_of
+
+OUTSTANDING = 0.05
+"""The share of a text's words that stand out."""
 
 
 @dataclass(frozen=True)
@@ -32,18 +35,52 @@ class ScoredWord:
         return asdict(self)
 
 
+@dataclass(frozen=True)
+class Outstanding:
+    """The words of a text that stand out from the others, as positions, the most outstanding ones first."""
+
+    unlikely: tuple[int, ...]
+    """The least likely words."""
+    uncertain: tuple[int, ...]
+    """The words where mutual information is highest; none without weight samples."""
+
+
+def outstanding(
+    words: Sequence[ScoredWord], *, sampled: bool, share: float = OUTSTANDING
+) -> Outstanding:
+    """The words that stand out by rank: a share of the words, at least one of each kind; no line ends.
+
+    By rank, since no fixed probability is low for every text and model.
+    """
+    places = [place for place, word in enumerate(words) if word.word != END]
+    count = max(1, round(share * len(places)))
+
+    def highest(value: Callable[[ScoredWord], float]) -> tuple[int, ...]:
+        return tuple(sorted(places, key=lambda place: -value(words[place]))[:count])
+
+    uncertain = highest(lambda word: word.mutual_information) if sampled else ()
+    return Outstanding(highest(lambda word: word.surprise), uncertain)
+
+
 def read_words(path: Path, tokenize: Callable[[str], list[str]]) -> list[list[str]]:
     """The words of each line of a file, or of standard input for "-"."""
     if str(path) != "-" and not path.is_file():
-        raise ValueError(f"{path}: no such file.")
+        raise ValueError(
+            f"{path}: {'is a folder; name a file' if path.is_dir() else 'no such file'}."
+        )
     raw = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
     try:
-        lines = [tokenize(line) for line in raw.decode("utf-8").splitlines()]
+        text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 ({error.reason} at byte {error.start}).") from None
-    lines = [line for line in lines if line]
+    return words_of(text, tokenize, str(path))
+
+
+def words_of(text: str, tokenize: Callable[[str], list[str]], source: str) -> list[list[str]]:
+    """The words of each line of a text; lines without any are left out."""
+    lines = [line for line in map(tokenize, text.splitlines()) if line]
     if not lines:
-        raise ValueError(f"{path} has no words.")
+        raise ValueError(f"{source} has no words.")
     return lines
 
 

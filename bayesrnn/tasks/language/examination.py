@@ -1,0 +1,186 @@
+"""A run's predictions for the page: perplexity, calibration and uncertainty from one pass over each text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayesrnn.evaluation.calibration import summarise
+from bayesrnn.evaluation.ranks import auroc
+from bayesrnn.report.calibration import CalibrationRow
+from bayesrnn.report.progress import Work
+from bayesrnn.tasks.language.evaluation.beliefs import LanguageModel, beliefs, models_of
+from bayesrnn.tasks.language.evaluation.uncertainty import (
+    SIGNALS,
+    Gap,
+    Text,
+    Uncertainty,
+    check_window,
+    measure,
+)
+from bayesrnn.tasks.language.uncertainty_study import Subject
+
+BY_COUNT = "reversed"
+"""The text whose gap is shown for every number of samples; of the others only the largest number is."""
+
+
+@dataclass(frozen=True)
+class Examination:
+    """A run's predictions on its test text, and how they change on other texts."""
+
+    calibrations: list[CalibrationRow]
+    """Without sampling, and averaged over the largest number of samples."""
+    gaps: list[Gap]
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way of predicting: without sampling, or averaged over each of these numbers of weight samples."""
+
+    models: list[LanguageModel]
+    counts: list[int]
+    """In ascending order; empty for none."""
+
+    @property
+    def most(self) -> int:
+        return self.counts[-1] if self.counts else 0
+
+
+def ways_of(subject: Subject, counts: Sequence[int], seed: int) -> list[Way]:
+    """The ways in which a run can predict."""
+    method = subject.trained.method
+    possible = method.available(counts)
+    found = [Way(models_of(method), [])]
+    if possible:
+        found.append(Way(models_of(method, possible[-1], seed), possible))
+    return found
+
+
+def amount(ways: Sequence[Way], texts: Sequence[Text]) -> int:
+    """The predictions of `examine`: words of each text, for each set of weights."""
+    return sum(len(way.models) * (len(text.tokens) - 1) for way in ways for text in texts)
+
+
+def examine(
+    subject: Subject,
+    ways: Sequence[Way],
+    others: Sequence[Text],
+    *,
+    window: int,
+    streams: int,
+    work: Work,
+) -> Examination:
+    """Predict the run's text and the others, each once in each way."""
+    calibrations, gaps = [], []
+    own: dict[int, dict[int, Uncertainty]] = {}
+    work.begin(f"evaluating {subject.name} on the test text")
+    for way in ways:
+        row, own[way.most] = _own_text(subject, way, window, streams, work.advance)
+        calibrations.append(row)
+    for text in others:
+        work.begin(f"evaluating {subject.name} on {_described(text.name)}")
+        for way in ways:
+            counts = way.counts if text.name == BY_COUNT else way.counts[-1:]
+            found = measure(
+                _counted(way.models, work.advance),
+                text.tokens,
+                subject.vocabulary,
+                counts=counts or None,
+                window=window,
+                streams=streams,
+            )
+            for count, other in found.items():
+                samples = count if way.counts else 0
+                gaps.append(_gap(subject.name, samples, text.name, own[way.most][count], other))
+    return Examination(calibrations, gaps)
+
+
+def _own_text(
+    subject: Subject, way: Way, window: int, streams: int, advance: Callable[[float], None]
+) -> tuple[CalibrationRow, dict[int, Uncertainty]]:
+    """Calibration with the most samples, and uncertainty with each number, from the same predictions."""
+    check_window(window, len(subject.tokens) - 1)
+    models, counted, found = _counted(way.models, advance), [], {}
+    passes = beliefs(
+        models,
+        subject.tokens,
+        subject.vocabulary,
+        counts=way.counts or None,
+        streams=streams,
+        window=window,
+    )
+    for segment, by_count in passes:
+        counted.append(segment.counted)
+        for count, b in by_count.items():
+            values = (
+                b.entropy,
+                b.mutual_information,
+                -b.log_prob,
+                b.confidence,
+                b.correct,
+                b.brier,
+            )
+            found.setdefault(count, []).append(torch.stack([v.float() for v in values]))
+    inside = torch.cat(counted)  # (T, N)
+    columns = {count: torch.cat(parts, 1) for count, parts in found.items()}  # (6, T, N)
+    _, _, nats, confidence, correct, brier = columns[max(columns)][:, inside]
+    row = CalibrationRow(subject.name, way.most, summarise(confidence, correct, nats, brier))
+    return row, {count: _uncertainty(c[:3], inside, window) for count, c in columns.items()}
+
+
+def _uncertainty(values: Tensor, inside: Tensor, window: int) -> Uncertainty:
+    """The means of the signals (3, T, N) over all words inside the text, and over each window of them."""
+    whole = values.shape[1] // window * window
+    streams = values.shape[2]
+    complete = inside[:whole].view(-1, window, streams).all(1)
+    windows = values[:, :whole].view(3, -1, window, streams).mean(2)[:, complete]
+    means = values[:, inside].double().mean(1).tolist()
+    return Uncertainty(
+        int(inside.sum()), *means, windows=dict(zip(SIGNALS, windows.unbind(), strict=True))
+    )
+
+
+def _gap(model: str, samples: int, text: str, own: Uncertainty, other: Uncertainty) -> Gap:
+    return Gap(
+        model=model,
+        samples=samples,
+        text=text,
+        words=other.words,
+        entropy=other.entropy,
+        entropy_gap=other.entropy - own.entropy,
+        mutual_information_gap=other.mutual_information - own.mutual_information,
+        surprise_gap=other.surprise - own.surprise,
+        auroc={signal: auroc(own.windows[signal], other.windows[signal]) for signal in SIGNALS},
+    )
+
+
+def _described(text: str) -> str:
+    return f"{text} text" if text in ("reversed", "shuffled") else text
+
+
+def _counted(
+    models: Sequence[LanguageModel], advance: Callable[[float], None]
+) -> list[LanguageModel]:
+    return [_Counted(model, advance) for model in models]
+
+
+class _Counted:
+    """A language model that says how many words it has predicted."""
+
+    def __init__(self, model: LanguageModel, advance: Callable[[float], None]) -> None:
+        self.model, self.advance = model, advance
+
+    @contextmanager
+    def ready(self) -> Iterator[None]:
+        with getattr(self.model, "ready", nullcontext)():
+            yield
+
+    def next_word_log_probs(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+        result = self.model.next_word_log_probs(tokens, state)
+        self.advance(tokens.numel())
+        return result
