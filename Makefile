@@ -26,7 +26,7 @@ demo: $(VENV)/ready
 PRETRAINED := bayesrnn/tasks/language/pretrained.safetensors
 pretrained: $(VENV)/ready
 	@$(BIN)/bayesrnn train --data pydocs --preset tiny --method bbb --epochs 20 --run runs/pretrained
-	@$(BIN)/bayesrnn prune runs/pretrained --drop 0.7 --export $(PRETRAINED) --posterior --storage int8
+	@$(BIN)/bayesrnn prune runs/pretrained --drop 0.6 --posterior --storage int8 --export $(PRETRAINED)
 
 check: $(VENV)/ready
 	@$(BIN)/ruff format --check --quiet .

@@ -85,7 +85,7 @@ def _find(folder: Path, file: str, random: Random) -> Path:
 
 
 def _check_answer(world: World, command: str, answer: str) -> None:
-    compared_with = world.reference("lstm", other=True).folder / "run"
+    compared_with = world.reference("lstm").folder / "run"
     ended = world.server.run(world.read(command, compared_with))
     check_manners(world, ended)
     if ended.code != 0 or ended.out == answer:

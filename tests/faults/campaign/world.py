@@ -139,7 +139,7 @@ class World:
         key = f"{stored.name} {command}"
         reference = self.reference(setup)
         if key not in reference.answers:
-            other = self.reference("lstm", other=True).folder / "run"
+            other = self.reference("lstm").folder / "run"
             self.fill(stored)
             argv = self.read(command, other)
             first, second = self.checked(argv), self.checked(argv)
