@@ -154,3 +154,13 @@ def test_signals_do_what_they_did_before_also_after_training_has_failed(text_fol
 )
 def test_durations(seconds, text):
     assert training_output.duration(seconds) == text
+
+
+def test_training_on_the_beginning_of_a_text(text_folder, tmp_path, capsys):
+    options = (
+        f"--data {text_folder} --hidden 8 --batch-size 4 --unroll 5 --epochs 1 --no-tensorboard"
+    )
+    main(f"train {options} --train-words 400 --run {tmp_path}/run".split())
+    assert f"{text_folder}: 400 words" in capsys.readouterr().out
+    main(f"train --resume --run {tmp_path}/run --epochs 2".split())
+    assert len(open_run(tmp_path / "run").read_metrics("epoch")) == 2

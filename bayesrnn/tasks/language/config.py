@@ -21,6 +21,8 @@ class LanguageModelConfig(Settings):
     """Training method: lstm, dropout, variational-dropout, sgld, bbb or sharpened."""
     vocabulary: int = 0
     """Maximum number of words in the vocabulary; 0 for all (for pydocs, 2500)."""
+    train_words: int = 0
+    """Number of words of the training text to use, from its beginning; 0 for all."""
     preset: str = "tiny"
     """Preset with the defaults of all other options: tiny, small, medium or large."""
 
@@ -56,11 +58,12 @@ class LanguageModelConfig(Settings):
         *("hidden", "layers", "unroll", "sgld_samples"),
     )
     ABOVE_0: ClassVar[tuple[str, ...]] = (*Settings.ABOVE_0, "init_scale", "sgld_prior_sigma")
-    AT_LEAST_0: ClassVar[tuple[str, ...]] = (*Settings.AT_LEAST_0, "vocabulary")
+    AT_LEAST_0: ClassVar[tuple[str, ...]] = (*Settings.AT_LEAST_0, "vocabulary", "train_words")
 
     BETWEEN: ClassVar[dict[str, tuple[float, float]]] = {
         **Settings.BETWEEN,
         "vocabulary": (0, 10**9),
+        "train_words": (0, 10**12),
         "hidden": (1, 2**16),
         "layers": (1, 1000),
         "unroll": (1, 10**5),

@@ -39,6 +39,7 @@ class LanguageExperiment:
 
     def prepare(self, config: LanguageModelConfig, before: Run | None) -> Prepared:
         from bayesrnn.data.download import cache_folder
+        from bayesrnn.tasks.language.data.beginning import Beginning
         from bayesrnn.tasks.language.data.corpus import encode_corpus, load_corpus
         from bayesrnn.tasks.language.data.sources import find_source
         from bayesrnn.tasks.language.task import LanguageTask, build_method, common_name
@@ -47,6 +48,8 @@ class LanguageExperiment:
 
         cache = cache_folder()
         source = find_source(config.data, cache)
+        if config.train_words:
+            source = Beginning(source, config.train_words)
         if before:
             corpus = encode_corpus(source, read_vocabulary(before), cache)
         else:

@@ -20,6 +20,7 @@ from bayesrnn.data.download import cache_folder
 from bayesrnn.data.vocabulary import END, UNKNOWN, Vocabulary
 from bayesrnn.tasks.language.data import ptb as ptb_module
 from bayesrnn.tasks.language.data import pydocs as pydocs_module
+from bayesrnn.tasks.language.data.beginning import Beginning
 from bayesrnn.tasks.language.data.corpus import load_corpus, load_split
 from bayesrnn.tasks.language.data.sources import find_source, tokenizer
 from bayesrnn.tasks.language.data.text import text_files
@@ -233,3 +234,15 @@ def test_wikitext_is_unpacked(server, monkeypatch, tmp_path):
     assert len(load_split(source, "test", vocabulary, cache_folder())) == 1 + 5 + 3
     with pytest.raises(ValueError, match="wrong checksum"):
         wikitext2(tmp_path / "other")
+
+
+def test_the_beginning_of_a_text(text_folder):
+    source = find_source(str(text_folder), cache_folder())
+    part = Beginning(source, 99)  # nine whole lines of nine words and <eos>
+    whole, less = (load_corpus(s, None, cache_folder()) for s in (source, part))
+    assert len(less.train) == 91
+    assert list(part.lines("train")) == list(source.lines("train"))[:9]
+    assert len(less.valid) == len(whole.valid)
+    assert len(less.test) == len(whole.test)
+    digests = {source.digest(), part.digest(), Beginning(source, 100).digest()}
+    assert len(digests) == 3
