@@ -77,9 +77,8 @@ class LanguageExperiment:
 
     def epoch_line(self, metrics: dict[str, Any]) -> str:
         line = f"epoch {metrics['epoch']:3d}  lr {metrics['lr']:.3g}"
-        line += (
-            f"  train {metrics['train_perplexity']:8.2f}  valid {metrics['valid_perplexity']:8.2f}"
-        )
+        train, valid = metrics["train_perplexity"], metrics["valid_perplexity"]
+        line += f"  perplexity: train {train:8.2f}  valid {valid:8.2f}"
         return line + kl_text(metrics, "word")
 
     def goal_text(self, best: float) -> str:

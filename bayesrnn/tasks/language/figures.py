@@ -170,6 +170,7 @@ def entropy_gap(gaps: Sequence[Gap], text: str = "reversed") -> Figure:
         axes.minorticks_off()
     else:
         axes.set_xticks([])
+    axes.margins(y=0.35)  # room for the legend
     axes.legend(fontsize=7.5)
     return figure
 
