@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from bayesrnn.evaluation.calibration import summarise
-from bayesrnn.evaluation.ranks import auroc
 from bayesrnn.report.calibration import CalibrationRow
 from bayesrnn.report.progress import Work
 from bayesrnn.tasks.language.evaluation.beliefs import LanguageModel, beliefs, models_of
@@ -21,6 +20,7 @@ from bayesrnn.tasks.language.evaluation.uncertainty import (
     Text,
     Uncertainty,
     check_window,
+    gap_between,
     measure,
 )
 from bayesrnn.tasks.language.uncertainty_study import Subject
@@ -96,7 +96,9 @@ def examine(
             )
             for count, other in found.items():
                 samples = count if way.counts else 0
-                gaps.append(_gap(subject.name, samples, text.name, own[way.most][count], other))
+                gaps.append(
+                    gap_between(subject.name, samples, text.name, own[way.most][count], other)
+                )
     return Examination(calibrations, gaps)
 
 
@@ -142,20 +144,6 @@ def _uncertainty(values: Tensor, inside: Tensor, window: int) -> Uncertainty:
     means = values[:, inside].double().mean(1).tolist()
     return Uncertainty(
         int(inside.sum()), *means, windows=dict(zip(SIGNALS, windows.unbind(), strict=True))
-    )
-
-
-def _gap(model: str, samples: int, text: str, own: Uncertainty, other: Uncertainty) -> Gap:
-    return Gap(
-        model=model,
-        samples=samples,
-        text=text,
-        words=other.words,
-        entropy=other.entropy,
-        entropy_gap=other.entropy - own.entropy,
-        mutual_information_gap=other.mutual_information - own.mutual_information,
-        surprise_gap=other.surprise - own.surprise,
-        auroc={signal: auroc(own.windows[signal], other.windows[signal]) for signal in SIGNALS},
     )
 
 

@@ -212,20 +212,14 @@ def _study_pruning(plan: _Plan, options: ReportOptions, work: Work) -> PruningSt
     words = len(_pruning_text(trained, options)) - 1
     work.begin(f"pruning {trained.name}")
     return study_pruning(
-        _with_less_text(trained, options),
+        trained,
         drop=options.drop,
-        baseline=None if baseline is None else _with_less_text(baseline, options),
+        baseline=baseline,
+        words=PRUNING_WORDS,
         data=options.data,
         streams=options.streams,
         progress=lambda _: work.advance(words),
     )
-
-
-def _with_less_text(model: TrainedModel, options: ReportOptions) -> TrainedModel:
-    """The same model with only the beginning of its validation text."""
-    key = (options.data or model.config.data, "valid", model.vocabulary)
-    text = {key: _pruning_text(model, options)}
-    return replace(model, load=lambda: model.method, texts=text)
 
 
 def _pruning_text(model: TrainedModel, options: ReportOptions) -> Tensor:

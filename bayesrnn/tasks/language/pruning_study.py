@@ -48,16 +48,18 @@ def study_pruning(
     split: str = "valid",
     data: str | None = None,
     streams: int = 20,
+    words: int = 0,
     progress: Progress = lambda what: None,
 ) -> PruningStudy:
     """Prune by signal to noise, and for comparison the same model and a baseline by magnitude.
 
     `max_loss` is the largest allowed relative rise in perplexity, from which the share is found.
+    `words` is the number of words to measure on, 0 for all.
     """
     posterior_of(trained)  # reject a run without one before any text is read
     models = [trained] if baseline is None else [trained, baseline]
     check_same_text(models, (split,), data)
-    model, *others = (_prunable(each, split, data, streams) for each in models)
+    model, *others = (_prunable(each, split, data, streams, words) for each in models)
     found = pruning_study.study_pruning(
         model,
         split=split,
@@ -76,8 +78,12 @@ def posterior_of(trained: TrainedModel) -> Posterior:
     return pruning_study.posterior_of(trained.method, trained.config.method, trained.path)
 
 
-def _prunable(trained: TrainedModel, split: str, data: str | None, streams: int) -> Prunable:
+def _prunable(
+    trained: TrainedModel, split: str, data: str | None, streams: int, words: int
+) -> Prunable:
     method, tokens = trained.method, trained.tokens(split, data)
+    if words:
+        tokens = tokens[: words + 1]
     return Prunable(
         trained.name,
         trained.path,

@@ -127,7 +127,7 @@ def benchmark(
         for text in others:
             for count, other in judge(text).items():
                 samples = count if contender.counts else 0
-                results.append(_gap(contender.name, samples, text.name, own[count], other))
+                results.append(gap_between(contender.name, samples, text.name, own[count], other))
     return results
 
 
@@ -187,7 +187,8 @@ def _window_means(value: Tensor, counted: Tensor, window: int) -> Tensor:
     return value[:whole].view(shape).mean(1)[complete]
 
 
-def _gap(model: str, samples: int, text: str, own: Uncertainty, other: Uncertainty) -> Gap:
+def gap_between(model: str, samples: int, text: str, own: Uncertainty, other: Uncertainty) -> Gap:
+    """What a model's uncertainty on another text is beyond that on its own."""
     return Gap(
         model=model,
         samples=samples,
