@@ -53,6 +53,12 @@ class Score:
     """Print one line of JSON for each word."""
 
     def run(self) -> None:
+        from bayesrnn.kernels.one_pass import uncompiled
+
+        with uncompiled():  # which would take longer than to score a page
+            self._score()
+
+    def _score(self) -> None:
         from bayesrnn.tasks.language.evaluation.words import outstanding, score_words
         from bayesrnn.tasks.language.trained import open_trained
 

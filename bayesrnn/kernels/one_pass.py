@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import update_wrapper
 from threading import Lock
 from types import FunctionType
@@ -33,6 +34,17 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 enabled = os.environ.get("BAYESRNN_COMPILE", "1") != "0"
 """Whether to compile at all."""
+
+
+@contextmanager
+def uncompiled() -> Iterator[None]:
+    """Inside the block nothing is compiled: for work that takes less time than compiling."""
+    global enabled
+    before, enabled = enabled, False
+    try:
+        yield
+    finally:
+        enabled = before
 
 
 class OnePass:
