@@ -33,9 +33,10 @@ def start_line(trainer: Trainer, ready: Prepared, folder: Path) -> str:
     task, config = trainer.task, ready.config
     data = ready.summary or f"{config.data}: {task.items:,} {task.item}s"
     weights = sum(weight.numel() for weight in trainer.method.weights().values())
+    length = f"{_count(config.epochs, 'epoch')} of {_count(len(task), 'step')}"
     return one_line(
-        f"training {config.method} on {data}; {weights:,} weights, {_count(config.epochs, 'epoch')}"
-        f"{resumed}, {_count(torch.get_num_threads(), 'thread')}, run folder {folder}"
+        f"training {config.method} on {data}; {weights:,} weights, {length}{resumed}, "
+        f"{_count(torch.get_num_threads(), 'thread')}, run folder {folder}"
     )
 
 

@@ -178,7 +178,8 @@ class Trainer:
         method.after_step(lr=lr, kl_weight=done.kl_weight, generator=self.noise)
 
         at.cut += 1
-        if self.average and at.cut % STEPS_BETWEEN_UPDATES == 0:
+        # At least once an epoch, so that it is never the initial weights that are validated.
+        if self.average and at.cut % min(STEPS_BETWEEN_UPDATES, len(self.task)) == 0:
             self.average.update()
         at.nats += done.loss
         at.steps += done.units

@@ -77,7 +77,7 @@ def test_a_log_begins_with_what_is_trained_and_goes_on_while_an_epoch_lasts(
     main(["train", *SMALL, *options])
     first, *rest = capsys.readouterr().out.splitlines()
     assert first == (
-        f"training bbb on {text_folder}: 5,000 words, vocabulary 32; 3,296 weights, 2 epochs, "
+        f"training bbb on {text_folder}: 5,000 words, vocabulary 32; 3,296 weights, 2 epochs of 63 steps, "
         f"{torch.get_num_threads()} thread, run folder {run}"
     )
     assert not [line for line in rest if "compiling" in line]  # so few weights are not worth it
@@ -86,7 +86,7 @@ def test_a_log_begins_with_what_is_trained_and_goes_on_while_an_epoch_lasts(
     assert len([text for text in rest if re.fullmatch(line + pace, text)]) > 50
     assert [text[:9] for text in rest if "valid" in text][:2] == ["epoch   1", "epoch   2"]
     main(["train", "--resume", "--run", str(run), "--epochs", "3", "--no-tensorboard"])
-    assert "3 epochs, after 2 epochs and 0 steps, 1 thread, " in capsys.readouterr().out
+    assert "3 epochs of 63 steps, after 2 epochs and 0 steps, 1 thread, " in capsys.readouterr().out
 
 
 def test_lines_are_not_more_frequent_than_that(text_folder, tmp_path, capsys):

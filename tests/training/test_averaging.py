@@ -13,7 +13,7 @@ from bayesrnn.storage import load_tensors
 from bayesrnn.tasks.language.config import preset
 from bayesrnn.tasks.language.experiment import EXPERIMENT
 from bayesrnn.tasks.language.trained import open_folder
-from bayesrnn.training.averaging import WeightAverage
+from bayesrnn.training.averaging import STEPS_BETWEEN_UPDATES, WeightAverage
 from bayesrnn.training.loop import LARGEST_RHO_STEP, Trainer
 from bayesrnn.training.run import Run
 
@@ -85,6 +85,15 @@ def test_what_is_measured_and_kept_is_the_average(text_folder, tmp_path):
     (line,) = trainer.run_folder.read_metrics("epoch")
     _, valid = trainer.task.validate(model.method)
     assert line["valid_perplexity"] == valid["valid_perplexity"]
+
+
+def test_an_epoch_of_few_steps_is_averaged_too(text_folder, tmp_path):
+    trainer = _trainer(text_folder, tmp_path / "run", "lstm", average=0.1, unroll=300, epochs=2)
+    assert len(trainer.task) < STEPS_BETWEEN_UPDATES
+    for _ in trainer.run():
+        pass
+    first, second = trainer.run_folder.read_metrics("epoch")
+    assert first["valid_perplexity"] != second["valid_perplexity"]
 
 
 def _movement_of_rho(text_folder, folder, rho_lr: float) -> tuple[float, float]:

@@ -13,6 +13,9 @@ from bayesrnn.report.summary import Finding, judge
 from bayesrnn.tasks.language.comparison import Row
 from bayesrnn.tasks.language.evaluation.uncertainty import Gap
 
+CHANCE = 0.55
+"""An AUROC below this is too close to chance to say that one run is ahead."""
+
 MAX_RISE = 0.05
 """The rise in perplexity up to which weights are dropped, relative to the worst of the whole models."""
 
@@ -92,6 +95,11 @@ def _telling_apart(gaps: Sequence[Gap], bayesian: Collection[str]) -> Finding | 
     )
     if found is None:
         return None
+    values = _mean_auroc(shown, "entropy")
+    if max(values.values()) < CHANCE:
+        listed = ", ".join(f"{value:.3f} for {run}" for run, value in values.items())
+        result = f"no better than chance: {listed}. Train longer, or on more text"
+        return replace(found, result=result, ahead=None)
     result = (
         f"{found.result}: by entropy, the mean over {len(texts)} spoilt copies ({', '.join(texts)})"
     )

@@ -87,6 +87,13 @@ def test_texts_are_told_apart_by_the_mean_over_the_texts(found):
     assert "0.800 for bbb" in finding.sentence
 
 
+def test_a_difference_at_chance_level_is_none():
+    gaps = [_gap("lstm", 0, "reversed", 0.48), _gap("bbb", 10, "reversed", 0.54)]
+    (finding,) = verdict([], [], gaps, [], bayesian={"bbb"})
+    assert finding.ahead is None
+    assert "no better than chance: 0.480 for lstm, 0.540 for bbb" in finding.sentence
+
+
 def test_pruning_is_compared_at_the_same_perplexity(found):
     finding = found["Pruning"]  # 105, 5% above the worse of both
     assert "at most 105.0, 5% above that of bbb" in finding.meaning
