@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -15,12 +16,34 @@ if TYPE_CHECKING:
     from bayesrnn.report.progress import Work
 
 
+SECONDS_BETWEEN_LINES = 10.0
+
+
 @contextmanager
 def steps(total: int) -> Iterator[Callable[[str, int], None]]:
-    """A progress bar with the time left; yields `advance(description, amount)`."""
+    """A progress bar with the time left; yields `advance(description, amount)`.
+
+    Without a terminal, a line now and then if it takes long.
+    """
+    if not sys.stderr.isatty():
+        yield _Lines(total).advance
+        return
     with _bar() as bar:
         task = bar.add_task("", total=total)
         yield lambda what, count: bar.update(task, description=one_line(what), advance=count)
+
+
+class _Lines:
+    """Says how far the work is, every `SECONDS_BETWEEN_LINES`."""
+
+    def __init__(self, total: int) -> None:
+        self.total, self.done, self.last = total, 0, time.monotonic()
+
+    def advance(self, what: str, count: int) -> None:
+        self.done += count
+        if time.monotonic() - self.last >= SECONDS_BETWEEN_LINES:
+            self.last = time.monotonic()
+            note(f"{self.done / self.total:4.0%}  {what}")
 
 
 @contextmanager
