@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import socket
 import stat
@@ -115,10 +116,28 @@ def check_writable(path: Path) -> None:
         raise ValueError(f"{path.parent}: no permission to write there.")
 
 
-def check_output(path: Path) -> None:
+@dataclass(frozen=True)
+class Written:
+    """The files that a command writes: they are what it may replace."""
+
+    command: str
+    begins: bytes
+    """A regular expression for how such a file begins."""
+
+
+EXPORT = Written(
+    "prune --export",
+    rb'.{8}\{"__metadata__":\{"bayesrnn":.*\\"model\\": \\"word-lm\\"',
+)
+PAGE = Written("report", rb"<!doctype html")
+RESULTS = Written("captions evaluate --out", rb'\[\s*(\]|\{\s*"image_id")')
+
+
+def check_output(path: Path, written: Written | None = None) -> None:
     """Raise ValueError unless `path`, which a user named for output, may be written or replaced.
 
-    Only regular files are replaced, and none inside a run folder.
+    Only regular files are replaced, and none inside a run folder. If `written` is given, a file that is there
+    must be empty or begin as those do.
     """
     check_writable(path)
     with suppress(FileNotFoundError):
@@ -128,11 +147,21 @@ def check_output(path: Path) -> None:
         if not stat.S_ISREG(mode):
             raise ValueError(f"{path} is no regular file; name another.")
     for folder in (*path.absolute().parents, *path.resolve().parents):
-        if _is_run(folder):
+        if is_run(folder):
             raise ValueError(f"{path} lies inside the run {folder}; choose a place outside.")
+    if written is not None and path.exists() and not _begins_as(path, written):
+        raise ValueError(
+            f"{path} exists and is no file of `bayesrnn {written.command}`; choose another name."
+        )
 
 
-def _is_run(folder: Path) -> bool:
+def _begins_as(path: Path, written: Written) -> bool:
+    with open(path, "rb") as file:
+        beginning = file.read(1_000_000)
+    return not beginning or re.match(written.begins, beginning, re.DOTALL | re.IGNORECASE) is not None
+
+
+def is_run(folder: Path) -> bool:
     """Whether a folder looks like a run, finished or not, damaged or not."""
     if not (folder / "config.toml").exists():
         return False

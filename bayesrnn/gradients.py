@@ -20,8 +20,9 @@ def loss_of(value: Any) -> Tensor:
     loss = value[0] if isinstance(value, tuple) else value
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         got = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss)
+        hint = "; return the loss; backward() is called for you" if loss is None else ""
         raise ValueError(
-            f"the closure must return a scalar loss, or a tuple that begins with it; got {got}."
+            f"the closure must return a scalar loss, or a tuple that begins with it; got {got}{hint}."
         )
     return loss
 
@@ -68,15 +69,19 @@ def total_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
     return torch.stack([torch.dot(g, g) for g in flat]).sum().sqrt()
 
 
-def check_kl_weight(kl_weight: float) -> None:
+def checked_kl_weight(kl_weight: float | Tensor) -> float:
+    """The weight as a number; a tensor of one number will do."""
     if callable(kl_weight):
         raise ValueError(
             "kl_weight is a function of how the loss is reduced: write kl_weight('mean') for a mean over all "
             "words or examples."
         )
+    if isinstance(kl_weight, Tensor) and kl_weight.dim() == 0:
+        kl_weight = kl_weight.item()
     is_number = isinstance(kl_weight, int | float) and not isinstance(kl_weight, bool)
     if not (is_number and kl_weight >= 0 and math.isfinite(kl_weight)):
         raise ValueError(
             f"kl_weight={kl_weight!r} must be a finite number, 0 or more: the share of the KL that "
-            "this minibatch pays, such as cuts.kl_weight('mean')."
+            "this minibatch pays, such as cuts.kl_weight('mean'), or 1 / len(dataset) for a mean loss."
         )
+    return float(kl_weight)

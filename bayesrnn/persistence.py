@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from bayesrnn.storage import check_header, check_state, copy_state
+from bayesrnn.storage import check_header, check_state, copy_state, digest
 from bayesrnn.torch_private import module_inside
 from bayesrnn.variational import priors
-from bayesrnn.weights.flat import FlatWeights
+from bayesrnn.warn import warn
+from bayesrnn.weights.flat import FlatWeights, is_bound
 
 if TYPE_CHECKING:
     from bayesrnn.posterior import Posterior
@@ -22,7 +23,10 @@ SCHEMA = {
     "select": list,
     "kl_gradient?": str,
     "sigma_temperature?": (int, float),
+    "frozen?": list,
+    "left_out?": list,
     "without?": list,
+    "without_sha256?": str,
 }
 """The entries of a posterior's header."""
 PRIOR = "prior."
@@ -53,6 +57,8 @@ def load_state(
 
 def header_of(posterior: Posterior) -> dict[str, Any]:
     """What a file says beside the tensors: format, prior, selection."""
+    weights = posterior.weights
+    names = {"frozen": weights.frozen(), "left_out": list(weights.left_out)}
     return {
         "format": FORMAT,
         "prior": priors.to_config(posterior.prior),
@@ -60,7 +66,32 @@ def header_of(posterior: Posterior) -> dict[str, Any]:
         "select": [slot.name for slot in posterior.layout],
         "kl_gradient": posterior.kl_gradient,
         "sigma_temperature": posterior.sigma_temperature,
+        **{entry: listed for entry, listed in names.items() if listed},
     }
+
+
+def without_frozen(
+    posterior: Posterior, state: Mapping[str, Tensor]
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The state without frozen parameters, and what the header says of these: names and a digest."""
+    frozen = [f"model.{name}" for name in posterior.weights.frozen()]
+    omitted = {name: state[name] for name in frozen if name in state}
+    kept = {name: tensor for name, tensor in state.items() if name not in omitted}
+    entries = {"without": list(omitted), "without_sha256": digest(omitted, {})}
+    return kept, entries if omitted else {}
+
+
+def check_arguments(path: object, model: object) -> None:
+    """Raise if `load` was not given a file and a model, in this order."""
+    if isinstance(path, nn.Module):
+        raise ValueError(f"load takes the file first: load(file, {type(path).__name__}(...)).")
+    if isinstance(model, type):
+        name = model.__name__
+        raise ValueError(f"model is the class {name}; build it: {name}().")
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"model is a {type(model).__name__}; pass the plain model, built anew.")
+    if is_bound(model):
+        raise ValueError("this model is already Bayesian; pass a fresh one.")
 
 
 def from_state(
@@ -109,6 +140,12 @@ def from_state(
     missing = {name: expected[name].detach().clone() for name in header.get("without", ())}
     ours = {**missing, **ours}
     check_state(expected, ours, source)
+    frozen = _frozen_in(model, header, source)
+    if "without_sha256" in header and header["without_sha256"] != digest(missing, {}):
+        warn(
+            f"{len(missing)} tensors are not in this file and differ from those it was saved with; "
+            f"give the model the pretrained weights of that time, then load {source}."
+        )
     posterior = kind(
         model,
         prior,
@@ -117,7 +154,20 @@ def from_state(
         sigma_temperature=header.get("sigma_temperature", 1.0),
     )
     posterior.load_state_dict(ours)
+    posterior.weights.left_out = header.get("left_out", [])
+    for parameter in frozen:
+        parameter.requires_grad_(False)
     return posterior
+
+
+def _frozen_in(model: nn.Module, header: Mapping[str, Any], source: str) -> list[nn.Parameter]:
+    """The parameters of the model that were frozen when the file was written."""
+    named = dict(module_inside(model).named_parameters(remove_duplicate=False))
+    names = header.get("frozen", [])
+    for name in names:
+        if name not in named or name in header["select"]:
+            raise ValueError(f"{source} is damaged: {name!r} is no ordinary parameter to freeze.")
+    return [named[name] for name in names]
 
 
 def _check_selection(selected: list[str], model: nn.Module, source: str) -> None:

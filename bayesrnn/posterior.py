@@ -7,19 +7,19 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, get_args
 
 import torch
 from torch import Generator, Tensor, nn
 
 from bayesrnn import init, persistence
-from bayesrnn.gradients import add_grads, check_closure, check_kl_weight, loss_of, without_graph
+from bayesrnn.gradients import add_grads, check_closure, checked_kl_weight, loss_of, without_graph
 from bayesrnn.kernels import noise, passes
 from bayesrnn.storage import load_tensors, save_tensors
 from bayesrnn.torch_private import versions
 from bayesrnn.variational import gaussian, priors
 from bayesrnn.variational.centred import Centred
-from bayesrnn.variational.grouped import Grouped
+from bayesrnn.variational.grouped import Grouped, check_prior
 from bayesrnn.variational.normal import EmpiricalNormal
 from bayesrnn.variational.priors import Prior
 from bayesrnn.variational.row_mixture import RowScaleMixture
@@ -34,6 +34,12 @@ KLGradient = Literal["sampled", "expected"]
 UNUSED = (
     "the gradient of the last draw was never used; call accumulate_grad(draw) after each block."
 )
+_ELSEWHERE = {
+    "eval": "; call posterior.model.eval()",
+    "train": "; call posterior.model.train()",
+    "predict": "; call bayesrnn.predict(posterior, x)",
+}
+"""Where to find what people look for here."""
 LARGEST_SCORE_ERROR = 0.05
 """What an approximate expected score may be off by."""
 
@@ -164,6 +170,11 @@ class Posterior:
         self.prior = prior
         mu = self.weights.start()
         sigma = init.initial_sigma(self.layout, mu, sigma_init, self._prior_parts, generator)
+        if self.weights.owners():
+            warn(
+                "this model is already Bayesian: sigma starts anew; go on with the Posterior it has, or wrap "
+                "posterior.plain_model() to begin again."
+            )
         # Every check has passed: only now is the model touched.
         self.weights.bind(mu=nn.Parameter(mu), rho=nn.Parameter(gaussian.rho_from_sigma(sigma)))
         self._processes_checked = False
@@ -192,10 +203,8 @@ class Posterior:
 
     @prior.setter
     def prior(self, prior: Any) -> None:
-        if isinstance(prior, type):
-            raise ValueError(f"prior is the class {prior.__name__}; give its parameters.")
-        if not any(callable(getattr(prior, name, None)) for name in ("log_prob", "bind", "split")):
-            raise ValueError(f"prior={prior!r} has no log_prob(theta) method.")
+        if not isinstance(prior, Grouped):
+            check_prior(prior, "prior")
         parts = priors.bind(prior, self.layout)
         self.kl_gradient: KLGradient = _checked_kl_gradient(self._asked_kl_gradient, parts)
         self._prior, self._prior_parts = prior, parts
@@ -245,7 +254,9 @@ class Posterior:
         return Draw(theta, sigma, mu, self.weights)
 
     @torch.no_grad()
-    def accumulate_grad(self, draw: Draw, *, kl_weight: float, g: Tensor | None = None) -> None:
+    def accumulate_grad(
+        self, draw: Draw, *, kl_weight: float | Tensor, g: Tensor | None = None
+    ) -> None:
         """Turn the gradient at `draw` into gradients of mu and rho, added to their `.grad`.
 
         The free energy that is differentiated is  loss + kl_weight * KL[q || p];  `kl_weight` is the
@@ -253,7 +264,8 @@ class Posterior:
         `g` is the gradient of the loss with respect to the draw, if it is not the one that backward left; it
         is used up.
         """
-        check_kl_weight(kl_weight)
+        self._unused = None  # also where it is refused below, which says enough
+        kl_weight = checked_kl_weight(kl_weight)
         mu, rho = self.mu, self.rho
         if not (isinstance(draw, Draw) and draw.is_of(mu)):
             raise ValueError("this is no draw of this posterior; use what its sample() gave.")
@@ -280,10 +292,13 @@ class Posterior:
             g[span] = draw.sigma[span] = 0
         add_grads({mu: g, rho: draw.sigma})
         draw.spend()
-        self._unused = None
 
     def backward(
-        self, closure: Callable[[], T], *, kl_weight: float, generator: Generator | None = None
+        self,
+        closure: Callable[[], T],
+        *,
+        kl_weight: float | Tensor,
+        generator: Generator | None = None,
     ) -> T:
         """Sample, call `closure` for a loss (or a tuple that begins with it), backward, accumulate.
 
@@ -378,6 +393,17 @@ class Posterior:
             f"{len(self.layout.slots)} tensors{kept}, prior={self.prior})"
         )
 
+    if not TYPE_CHECKING:  # so that type checkers still know what there is
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise AttributeError(f"a Posterior has no {name!r}{_ELSEWHERE.get(name, '')}.")
+
+        def __call__(self, *_: Any, **__: Any) -> NoReturn:
+            raise TypeError(
+                "a Posterior is not called: use posterior.model(x) for the mean weights, or "
+                "bayesrnn.predict(posterior, x)."
+            )
+
     # ------------------------------------------------------------------ state
 
     def to(self, *args: Any, **kwargs: Any) -> Posterior:
@@ -407,11 +433,12 @@ class Posterior:
         """Write one safetensors file with the state, the prior and the selection.
 
         With `frozen=False` it has none of the parameters that are frozen, as a pretrained network's are under
-        an adapter; `load` then takes them from the model it is given.
+        an adapter; `load` then takes them from the model it is given, and warns if they are others.
         """
-        without = [] if frozen else [f"model.{name}" for name in self.weights.frozen()]
-        state = {n: t for n, t in self.state_dict().items() if n not in without}
-        header = {**self.header(), **({"without": without} if without else {})}
+        state, header = self.state_dict(), self.header()
+        if not frozen:
+            state, entries = persistence.without_frozen(self, state)
+            header |= entries
         save_tensors(path, {**state, **persistence.prior_tensors(self)}, header)
 
     def header(self) -> dict[str, Any]:
@@ -422,8 +449,10 @@ class Posterior:
     def load(cls, path: str | os.PathLike[str], model: nn.Module, prior: Any = None) -> Posterior:
         """The posterior that `save` wrote, around a fresh `model` of the same architecture.
 
-        `prior` is needed only if the saved one was of the user's own making.
+        What was frozen when it was saved is frozen again. `prior` is needed only if the saved one was of the
+        user's own making.
         """
+        persistence.check_arguments(path, model)
         state, header = load_tensors(path)
         return persistence.from_state(cls, state, header, model, prior, source=str(path))
 

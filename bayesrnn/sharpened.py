@@ -13,7 +13,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from bayesrnn import persistence
-from bayesrnn.gradients import add_grads, check_closure, check_kl_weight, loss_of, without_graph
+from bayesrnn.gradients import add_grads, check_closure, checked_kl_weight, loss_of, without_graph
 from bayesrnn.kernels import noise, passes
 from bayesrnn.posterior import Posterior
 from bayesrnn.storage import load_tensors, save_tensors
@@ -89,7 +89,11 @@ class Sharpened:
         yield from self.posterior.parameters()
 
     def backward(
-        self, closure: Callable[[], T], *, kl_weight: float, generator: Generator | None = None
+        self,
+        closure: Callable[[], T],
+        *,
+        kl_weight: float | Tensor,
+        generator: Generator | None = None,
     ) -> T:
         """The gradients of one minibatch for (mu, rho, kappa), added to their `.grad` [F17, Alg. 1].
 
@@ -98,7 +102,7 @@ class Sharpened:
         each time; what it returned at theta, a loss or a tuple that begins with one, is returned, the
         loss without its graph.
         """
-        check_kl_weight(kl_weight)
+        kl_weight = checked_kl_weight(kl_weight)
         check_closure(closure)
         posterior, weights = self.posterior, self.posterior.weights
         phi = posterior.draw(generator=generator)
@@ -172,7 +176,8 @@ class Sharpened:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], model: nn.Module, prior: Any = None) -> Sharpened:
-        """What `save` wrote, around a fresh `model` of the same architecture."""
+        """What `save` wrote, around a fresh `model` of the same architecture; frozen as it was."""
+        persistence.check_arguments(path, model)
         state, header = load_tensors(path)
         if "sharpened" not in header:
             raise ValueError(

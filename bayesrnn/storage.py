@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,10 @@ def load_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (safetensors.SafetensorError, TypeError, RuntimeError, AttributeError) as error:
+        if _is_of_torch_save(path):
+            raise ValueError(
+                f"{path} looks like a file of torch.save; use model.load_state_dict(torch.load(file))."
+            ) from None
         said = str(error).partition("\n")[0]
         raise ValueError(f"{path} is damaged or no safetensors file ({said}).") from None
     if "bayesrnn" not in metadata:
@@ -63,6 +68,17 @@ def load_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[
     if not isinstance(header, dict) or digest(tensors, header) != sha256:
         raise ValueError(f"{path} is damaged: its checksum does not match. Restore it from a copy.")
     return tensors, header
+
+
+def _is_of_torch_save(path: Path) -> bool:
+    """Whether a file is a zip archive with a pickle, as torch.save writes it."""
+    if not zipfile.is_zipfile(path):
+        return False
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return any(name.endswith("data.pkl") for name in archive.namelist())
+    except (zipfile.BadZipFile, ValueError):
+        return False
 
 
 def load_header(path: str | os.PathLike[str]) -> dict[str, Any]:

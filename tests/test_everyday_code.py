@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import bayesrnn
+from bayesrnn.storage import save_tensors
 
 PRIOR = bayesrnn.Normal(1.0)
 X = torch.linspace(-1, 1, 15).view(5, 3)
@@ -419,3 +420,112 @@ def test_weights_without_values_are_refused():
         model = nn.Linear(3, 2)
     with pytest.raises(ValueError, match="'weight' has no values yet.*load the weights, then"):
         bayesrnn.Posterior(model, PRIOR)
+
+
+# ---------------------------------------------------------------------- loading
+
+
+def _half_frozen(seed: int = 0) -> nn.Sequential:
+    model = _model()
+    torch.manual_seed(seed)
+    nn.init.normal_(model[0].weight)
+    model[0].requires_grad_(False)
+    return model
+
+
+def _trained_names(model: nn.Module) -> list[str]:
+    return [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+
+
+@pytest.mark.parametrize("sharpened", [False, True])
+def test_what_was_frozen_is_frozen_after_loading(sharpened, tmp_path):
+    saved = bayesrnn.Posterior(_half_frozen(), PRIOR, select=["2.*"])
+    kind = bayesrnn.Sharpened if sharpened else bayesrnn.Posterior
+    (bayesrnn.Sharpened(saved, loss_scale=1.0) if sharpened else saved).save(tmp_path / "p")
+    model = _model()
+    kind.load(tmp_path / "p", model)
+    assert not any(p.requires_grad for p in model[0].parameters())
+    assert _trained_names(model) == _trained_names(saved.model)
+    bayesrnn.Posterior(_model(), PRIOR, select=["2.*"]).save(tmp_path / "q")
+    model = _model()
+    bayesrnn.Posterior.load(tmp_path / "q", model)
+    assert all(p.requires_grad for p in model.parameters())
+
+
+def test_names_to_freeze_that_no_posterior_could_have_are_refused(tmp_path):
+    posterior = bayesrnn.Posterior(_half_frozen(), PRIOR)
+    state = posterior.state_dict()
+    for name in ("2.weight", "3.weight"):
+        header = {**posterior.header(), "frozen": [name]}
+        save_tensors(tmp_path / "p", state, header)
+        model = _model()
+        with pytest.raises(ValueError, match=f"damaged: '{name}' is no ordinary parameter"):
+            bayesrnn.Posterior.load(tmp_path / "p", model)
+        assert isinstance(model[2].weight, nn.Parameter)
+
+
+def test_sigma_that_was_frozen_is_saved_with_the_rest(tmp_path):
+    posterior = bayesrnn.Posterior(_half_frozen(), PRIOR)
+    posterior.rho.requires_grad_(False)
+    posterior.save(tmp_path / "p", frozen=False)
+    again = bayesrnn.Posterior.load(tmp_path / "p", _half_frozen())
+    assert torch.equal(again.rho, posterior.rho)
+
+
+def test_a_file_without_what_is_frozen_knows_what_that_was(tmp_path):
+    bayesrnn.Posterior(_half_frozen(), PRIOR).save(tmp_path / "p", frozen=False)
+    bayesrnn.Posterior.load(tmp_path / "p", _half_frozen())  # without a warning
+    other = _half_frozen(seed=1)
+    with pytest.warns(UserWarning, match="2 tensors are not in this file and differ from those it"):
+        bayesrnn.Posterior.load(tmp_path / "p", other)
+
+
+def test_norms_that_were_left_out_are_still_said_to_be(tmp_path):
+    posterior = bayesrnn.Posterior(Normed(), PRIOR)
+    posterior.save(tmp_path / "p")
+    assert repr(bayesrnn.Posterior.load(tmp_path / "p", Normed())) == repr(posterior)
+    bayesrnn.Posterior(Normed(), PRIOR, select="first.*").save(tmp_path / "q")
+    assert "left out" not in repr(bayesrnn.Posterior.load(tmp_path / "q", Normed()))
+
+
+@pytest.mark.parametrize("kind", [bayesrnn.Posterior, bayesrnn.Sharpened])
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (lambda path, p: (path, Normed), r"model is the class Normed; build it: Normed\(\)"),
+        (lambda path, p: (_model(), path), r"takes the file first: load\(file, Sequential"),
+        (lambda path, p: (path, p), "model is a Posterior; pass the plain model"),
+        (lambda path, p: (path, p.model), "this model is already Bayesian; pass a fresh one"),
+    ],
+    ids=["class", "swapped", "posterior", "wrapped"],
+)
+def test_what_cannot_be_loaded_into(kind, given, message, tmp_path):
+    posterior = _posterior()
+    bayesrnn.Sharpened(posterior, loss_scale=1.0).save(tmp_path / "p")
+    with pytest.raises(ValueError, match=message):
+        kind.load(*given(tmp_path / "p", posterior))
+
+
+def test_a_file_of_torch_save_is_known_as_such(tmp_path):
+    torch.save(_model().state_dict(), tmp_path / "w.pt")
+    with pytest.raises(ValueError, match=r"looks like a file of torch.save; use model.load_state_"):
+        bayesrnn.Posterior.load(tmp_path / "w.pt", _model())
+
+
+# ---------------------------------------------------------------------- what a posterior is not
+
+
+def test_a_posterior_is_no_model_and_says_what_is():
+    posterior = _posterior()
+    with pytest.raises(TypeError, match=r"use posterior.model\(x\) .* bayesrnn.predict"):
+        posterior(X)  # pyright: ignore
+    for name in ("eval", "train"):
+        with pytest.raises(AttributeError, match=rf"no '{name}'; call posterior.model.{name}\(\)"):
+            getattr(posterior, name)
+    with pytest.raises(
+        AttributeError, match=r"no 'predict'; call bayesrnn.predict\(posterior, x\)"
+    ):
+        posterior.predict(X)  # pyright: ignore
+    with pytest.raises(AttributeError, match="no 'anything'.$"):
+        _ = posterior.anything  # pyright: ignore
+    assert torch.equal(copy.deepcopy(posterior).mu, copy.copy(posterior).mu)

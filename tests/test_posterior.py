@@ -21,6 +21,12 @@ def _model() -> nn.Sequential:
     return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
 
 
+class WithLSTM(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.out = nn.LSTM(3, 4), nn.Linear(4, 2)
+
+
 def _nan_linear() -> nn.Linear:
     linear = nn.Linear(2, 2)
     nn.init.constant_(linear.bias, math.nan)
@@ -471,11 +477,31 @@ def test_fan_in_of_a_bidirectional_stack_counts_both_directions():
         (lambda: _posterior(sigma_init=math.nan), "not positive and finite"),
         (lambda: _posterior(select="1.*"), "'1.*' matches no parameter"),
         (lambda: _posterior(select="0.wieght"), "did you mean '0.weight'"),
+        (
+            lambda: _posterior(select="0"),
+            r"select: '0' matches no parameter; did you mean '0\.\*'\?",
+        ),
+        (
+            lambda: bayesrnn.Posterior(WithLSTM(), PRIOR, select="lstm"),
+            r"did you mean 'lstm\.\*'\?",
+        ),
+        (
+            lambda: bayesrnn.Posterior(WithLSTM(), PRIOR, select="lstmm.*"),
+            r"did you mean 'lstm\.\*'\?",
+        ),
+        (lambda: _posterior(select=[X]), "select takes name patterns.*got Tensor"),
+        (lambda: _posterior(select=3), "select takes name patterns.*got int"),
+        (lambda: _posterior(select=nn.Linear(2, 2)), "select takes name patterns.*got Linear"),
         (lambda: _posterior(select=lambda *_: False), "picked none of 0.weight, 0.bias"),
-        (lambda: _posterior(prior=3.0), "has no log_prob"),
+        (lambda: _posterior(prior=3.0), "prior is 3.0, which has no log_prob"),
+        (lambda: _posterior(prior="normal"), "prior is 'normal', which has no log_prob"),
         (
             lambda: _posterior(prior=bayesrnn.Normal),
-            "prior is the class Normal; give its parameters",
+            r"prior is the class Normal; give its parameters, such as Normal\(1.0\)",
+        ),
+        (
+            lambda: bayesrnn.Grouped({"*": bayesrnn.Normal}),
+            r"Grouped: '\*' is the class Normal; give its parameters, such as Normal\(1.0\)",
         ),
         (lambda: _posterior(sigma_init="a"), "sigma_init='a'; give a number or a rule"),
         (lambda: _posterior(sigma_init=lambda *_: torch.tensor(0.5)), "no tensor of its shape"),
@@ -566,6 +592,33 @@ def test_bad_kl_weight_changes_nothing(weight):
         posterior.accumulate_grad(draw, kl_weight=weight)
     assert posterior.mu.grad is None
     posterior.accumulate_grad(draw, kl_weight=0.1)  # the gradient is still there
+
+
+def test_a_refused_gradient_is_not_called_unused():
+    posterior = _posterior()
+    with posterior.sample() as draw:
+        posterior.model(X).sum().backward()
+    with pytest.raises(ValueError, match="kl_weight=-1"):
+        posterior.accumulate_grad(draw, kl_weight=-1)
+    _step(posterior)  # without a warning
+
+
+def test_the_cure_for_a_bad_kl_weight_names_a_mean_loss_too():
+    with pytest.raises(ValueError, match=r"or 1 / len\(dataset\) for a mean loss"):
+        _step(_posterior(), -1)
+
+
+@pytest.mark.parametrize("bad", [torch.tensor(-1.0), torch.tensor(math.nan), torch.ones(2)])
+def test_a_kl_weight_may_be_a_tensor_of_one_number(bad):
+    found = []
+    for weight in (0.25, torch.tensor(0.25)):
+        torch.manual_seed(0)
+        posterior = _posterior()
+        _step(posterior, weight, generator=torch.Generator().manual_seed(0))
+        found.append(posterior.mu.grad)
+    assert torch.equal(*found)
+    with pytest.raises(ValueError, match="must be a finite number"):
+        _step(_posterior(), bad)
 
 
 def test_draws_are_used_once_and_before_the_step():
@@ -803,7 +856,8 @@ def test_two_posteriors_may_share_a_model_but_not_its_weights():
     assert len(list(model.parameters())) == 4
     _step(first)
     _step(second)
-    third = bayesrnn.Posterior(model, PRIOR)
+    with pytest.warns(UserWarning, match="already Bayesian: sigma starts anew"):
+        third = bayesrnn.Posterior(model, PRIOR)
     assert len(list(model.parameters())) == 2
     for old in (first, second):
         with pytest.raises(ValueError, match="another Posterior took it"), old.sample():
@@ -814,7 +868,8 @@ def test_two_posteriors_may_share_a_model_but_not_its_weights():
 def test_wrapping_again_leaves_nothing_out_of_the_optimiser():
     model = _model()
     bayesrnn.Posterior(model, PRIOR)
-    posterior = bayesrnn.Posterior(model, PRIOR, select="0.*")
+    with pytest.warns(UserWarning, match="already Bayesian: sigma starts anew"):
+        posterior = bayesrnn.Posterior(model, PRIOR, select="0.*")
     assert [tuple(p.shape) for p in posterior.parameters()] == [(16,), (16,), (2, 4), (2,)]
     assert len(list(model.parameters())) == 4
 
@@ -865,9 +920,9 @@ def test_shared_embeddings_keep_their_padding_row():
 
 def test_the_kl_of_a_draw_leaves_the_padding_row_out():
     torch.manual_seed(0)
-    padded = nn.Embedding(5, 3, padding_idx=1)
-    nn.init.constant_(padded.weight, 0.7)
     for prior in (PRIOR, bayesrnn.RowScaleMixture(0.5, 1.0, 0.1)):
+        padded = nn.Embedding(5, 3, padding_idx=1)
+        nn.init.constant_(padded.weight, 0.7)
         posterior = bayesrnn.Posterior(padded, prior, sigma_init=0.5)
         draw = posterior.draw(generator=torch.Generator().manual_seed(0))
         with torch.no_grad():
@@ -956,6 +1011,8 @@ def test_a_closure_must_return_a_loss():
         posterior.backward(posterior.model(X).sum(), kl_weight=0.0)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="scalar loss"):
         posterior.backward(lambda: 3.0, kl_weight=0.0)
+    with pytest.raises(ValueError, match=r"return the loss; backward\(\) is called for you"):
+        posterior.backward(lambda: posterior.model(X).sum().backward(), kl_weight=0.0)
 
 
 @pytest.mark.parametrize(

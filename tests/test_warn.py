@@ -74,6 +74,24 @@ def _values_of_a_loader_that_shuffles(_: Path, __: pytest.MonkeyPatch) -> None:
     bayesrnn.predict_values(_posterior(), loader, samples=1)
 
 
+def _wrapped_again(_: Path, __: pytest.MonkeyPatch) -> None:
+    bayesrnn.Posterior(_posterior().model, PRIOR)
+
+
+def _another_body(folder: Path, _: pytest.MonkeyPatch) -> None:
+    body, head = nn.Linear(3, 3).requires_grad_(False), nn.Linear(3, 2)
+    _posterior(nn.Sequential(body, head)).save(folder / "head", frozen=False)
+    bayesrnn.Posterior.load(folder / "head", nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2)))
+
+
+def _forecast_without_a_variance(_: Path, __: pytest.MonkeyPatch) -> None:
+    bayesrnn.forecast(_posterior(nn.Linear(1, 1)), torch.zeros(4, 2, 1), 3, samples=2)
+
+
+def _streams_shorter_than_a_chunk(_: Path, __: pytest.MonkeyPatch) -> None:
+    bayesrnn.Cuts(torch.zeros(17), num_streams=16, unroll=48)
+
+
 def _no_compiler(_: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(one_pass, "LONG", 1)
     monkeypatch.setattr(one_pass, "enabled", True)
@@ -96,6 +114,10 @@ CAUSES = [
     (_file_without_rho, "this state has no posterior_rho"),
     (_loader_that_shuffles, "shuffle=False"),
     (_values_of_a_loader_that_shuffles, "shuffle=False"),
+    (_wrapped_again, "already Bayesian: sigma starts anew"),
+    (_another_body, "differ from those it was saved with"),
+    (_forecast_without_a_variance, "the paths carry no noise"),
+    (_streams_shorter_than_a_chunk, "shorter than unroll=48"),
     (_no_compiler, "torch.compile does not work here"),
 ]
 

@@ -129,7 +129,8 @@ def test_an_optimiser_of_an_earlier_posterior_is_noticed():
     posterior = _posterior()
     optimizer = torch.optim.SGD(posterior.model.parameters(), lr=0.1)
     posterior.backward(lambda: _loss(posterior.model), kl_weight=0.1)
-    again = bayesrnn.Posterior(posterior.model, PRIOR)
+    with pytest.warns(UserWarning, match="already Bayesian: sigma starts anew"):
+        again = bayesrnn.Posterior(posterior.model, PRIOR)
     with pytest.warns(UserWarning, match="was made before the model became Bayesian"):
         optimizer.step()
     _train(again, torch.optim.SGD(again.model.parameters(), lr=0.1))

@@ -7,6 +7,8 @@ from typing import Any, Literal, get_args
 
 from torch import Tensor
 
+from bayesrnn.warn import warn
+
 Reduction = Literal["mean", "sum over time", "sum"]
 """What the loss of a chunk does with the nats of its steps."""
 
@@ -43,6 +45,11 @@ class Cuts:
                 raise ValueError(
                     f"{name} is a {type(given).__name__}; pass a tensor, such as torch.as_tensor({name})."
                 )
+        if sequence.dim() not in (1, 2):
+            raise ValueError(
+                f"sequence has shape {tuple(sequence.shape)}; a sequence is (T,) or (T, features). For many "
+                "series use minibatches of them, such as bayesrnn.Minibatches."
+            )
         if targets is None:
             sequence, targets = sequence[:-1], sequence[1:]
         elif len(targets) != len(sequence):
@@ -52,6 +59,11 @@ class Cuts:
             raise ValueError(
                 f"a sequence with {len(sequence)} steps to predict is too short for num_streams="
                 f"{num_streams}; use at most {max(len(sequence), 1)}."
+            )
+        if self.stream_length < unroll:
+            warn(
+                f"{num_streams} streams of {self.stream_length} steps are shorter than unroll={unroll}; use "
+                "a longer sequence, fewer streams or a smaller unroll. Time is the first axis."
             )
         self.num_streams = num_streams
         self.unroll = unroll

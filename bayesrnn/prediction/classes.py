@@ -57,6 +57,9 @@ class Categorical:
 
     def top(self, k: int) -> tuple[Tensor, Tensor]:
         """The probabilities of the k likeliest classes, and the classes: both (..., k)."""
+        count = self.log_probs.shape[-1]
+        if not isinstance(k, int) or not 1 <= k <= count:
+            raise ValueError(f"top({k!r}) of {count} classes; use 1 to {count}.")
         probs, classes = self.probs.topk(k)
         return probs, classes
 

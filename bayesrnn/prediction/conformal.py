@@ -123,7 +123,7 @@ def _along(threshold: Tensor, like: Tensor, axis: int | None) -> Tensor:
     if like.shape[axis] != len(threshold):
         raise ValueError(
             f"calibrated for {len(threshold)} indices along axis {axis}; these predictions have "
-            f"{like.shape[axis]}."
+            f"{like.shape[axis]}. For a forecast axis= must be that of the steps: 0, or 1 with batch_first."
         )
     shape = [1] * like.dim()
     shape[axis] = len(threshold)

@@ -12,6 +12,7 @@ from torch import Generator, Tensor, nn
 from bayesrnn.posterior import Posterior
 from bayesrnn.prediction.outputs import Read, check, generators_of, read_values, weight_sample
 from bayesrnn.prediction.values import Values, variance_over
+from bayesrnn.warn import warn
 
 NextInput = Callable[[Tensor, int], Tensor]
 """(value, step) to the input after it: value is (N, ...), and step counts from 0 for the first forecast."""
@@ -73,9 +74,10 @@ class Forecast(Values):
     def __repr__(self) -> str:
         axis = 1 if self.batch_first else 0
         sd = self.variance.sqrt()
+        noise = " without noise" if self._without_noise else ""
         first, last = (sd.select(axis, step).mean().item() for step in (0, -1))
         return (
-            f"Forecast({tuple(sd.shape)}, {sd.shape[axis]} steps, paths: {len(self.paths)}, "
+            f"Forecast({tuple(sd.shape)}, {sd.shape[axis]} steps, paths: {len(self.paths)}{noise}, "
             f"mean sd {first:.3g} at the first step, {last:.3g} at the last)"
         )
 
@@ -126,6 +128,11 @@ def forecast(
             source = generator if noise else None
             found.append(_walk(posterior.model, feed, steps, read, source))
     means, variances, paths = (torch.cat(part) for part in zip(*found, strict=True))
+    if noise and not variances.any():
+        warn(
+            "the model gives no variance, so the paths carry no noise and the forecast is too sure; let it "
+            "return (mean, variance), or forecast with noise=False if that is meant."
+        )
     return Forecast(
         means, variances, paths=paths, paths_per_sample=paths_per_sample, batch_first=batch_first
     )
@@ -159,13 +166,22 @@ class _Feed:
         if self.next_input is None:
             new = _in_shape(value, like.shape)
         else:
-            new = torch.cat([self.next_input(own, step) for own in value.chunk(self.paths)])
+            new = torch.cat([self._given_input(own, step) for own in value.chunk(self.paths)])
             if new.shape != like.shape:
                 raise ValueError(
                     f"next_input returned inputs of shape {tuple(new.shape[1:])} for each series; the "
                     f"model reads {tuple(like.shape[1:])}."
                 )
         return new.to(like).unsqueeze(self.time)
+
+    def _given_input(self, value: Tensor, step: int) -> Tensor:
+        assert self.next_input is not None
+        try:
+            return self.next_input(value, step)
+        except Exception as error:
+            raise ValueError(
+                f"next_input failed: value has shape {tuple(value.shape)} at step {step} ({error})."
+            ) from error
 
     def recent(self, given: Tensor) -> Tensor:
         """The steps of the window."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, TypeVar
 
 import torch
@@ -14,6 +15,11 @@ from torch.utils.data import DataLoader, RandomSampler, WeightedRandomSampler
 from bayesrnn.warn import warn
 
 T = TypeVar("T")
+OPTIONS = (
+    *("samples", "seed", "states", "read", "keep_samples"),
+    *("inputs", "batch_axis", "progress"),
+)
+"""The keywords of `predict` that are not the model's."""
 Inputs = Callable[[Any], Any]
 """A batch of a DataLoader to what the model is called with: a tensor, a dict, or a tuple of arguments."""
 
@@ -26,7 +32,20 @@ class Call:
     keywords: Mapping[str, Any]
 
     def __call__(self, model: nn.Module, state: tuple[Any, ...] = ()) -> Any:
-        return model(*self.arguments, *state, **self.keywords)
+        try:
+            return model(*self.arguments, *state, **self.keywords)
+        except TypeError as error:
+            if meant := self._meant(str(error)):
+                raise TypeError(f"{error}; did you mean {meant}=?") from error
+            raise
+
+    def _meant(self, said: str) -> str | None:
+        """The option of `predict` that is like a keyword which the model refused."""
+        for name in self.keywords:
+            near = get_close_matches(name, OPTIONS, n=1, cutoff=0.8)
+            if near and f"unexpected keyword argument '{name}'" in said:
+                return near[0]
+        return None
 
     def to(self, device: torch.device) -> Call:
         return Call(

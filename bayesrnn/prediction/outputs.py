@@ -95,7 +95,8 @@ def _check_variance(mean: Tensor, variance: object) -> None:
         got = tuple(variance.shape) if isinstance(variance, Tensor) else type(variance).__name__
         raise ValueError(
             f"the mean has shape {tuple(mean.shape)}, but the variance is {got}. Return (mean, variance) "
-            "or (mean, variance, state), or use read= to make one of these."
+            "or (mean, variance, state), or use read= to make one of these. Is the second one a state? "
+            "read=lambda output: output[0]."
         )
     if (variance < 0).any():
         raise ValueError(

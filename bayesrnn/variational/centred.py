@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bayesrnn.variational.normal import VectorNormal, check_positive
 
@@ -19,15 +19,17 @@ if TYPE_CHECKING:
 class Centred:
     """p(theta_j) = N(m_j, s_j^2) around given weights: those of a trained network, or an earlier posterior.
 
-    The weights are a module's or a state_dict's, found by name, and are copied. `sigma` is one number or, by
-    the same names, one for each weight.
+    The weights are those of a module, a state_dict or a posterior's mean, found by name, and are copied.
+    `sigma` is one number or, by the same names, one for each weight.
     """
 
     weights: Any  # a module or a mapping; once made, a mapping of tensors
     sigma: float | Mapping[str, Tensor]
 
     def __post_init__(self) -> None:
-        given: Any = self.weights
+        model = getattr(self.weights, "model", None)
+        is_posterior = isinstance(model, nn.Module) and not isinstance(self.weights, nn.Module)
+        given: Any = model if is_posterior else self.weights
         named = given.state_dict() if hasattr(given, "state_dict") else given
         if not isinstance(named, Mapping):
             raise ValueError(
@@ -88,15 +90,21 @@ def _of_slot(what: str, tensors: Mapping[str, Tensor], slot: Slot) -> Tensor:
     if slot.name not in tensors:
         raise ValueError(
             f"Centred: the {what} have no {slot.name!r}, which is Bayesian; they have "
-            f"{', '.join(sorted(tensors)[:4])}, ..."
+            f"{', '.join(sorted(tensors)[:4])}, ...; {_cure(slot)}"
         )
     tensor = tensors[slot.name]
     if tuple(tensor.shape) != slot.shape:
         raise ValueError(
             f"Centred: {slot.name!r} has shape {tuple(tensor.shape)} in the {what}, the model has "
-            f"{slot.shape}."
+            f"{slot.shape}; {_cure(slot)}"
         )
     return tensor.reshape(-1)
+
+
+def _cure(slot: Slot) -> str:
+    layer = slot.name.rpartition(".")[0]
+    pattern = f"{layer}.*" if layer else slot.name
+    return f'for a new layer use Grouped({{"{pattern}": Normal(1.0), "*": Centred(...)}}).'
 
 
 def _equal(one: Any, other: Any) -> bool:

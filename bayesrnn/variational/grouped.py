@@ -25,10 +25,9 @@ class Grouped:
         if not isinstance(self.groups, Mapping) or not self.groups:
             raise ValueError('Grouped: give priors by name pattern, such as {"*": Normal(0.1)}.')
         for pattern, prior in self.groups.items():
-            if isinstance(prior, Grouped) or not (
-                hasattr(prior, "log_prob") or hasattr(prior, "bind")
-            ):
+            if isinstance(prior, Grouped):
                 raise ValueError(f"Grouped: {pattern!r} has {prior!r}, which is no single prior.")
+            check_prior(prior, f"Grouped: {pattern!r}")
 
     def split(self, layout: Layout) -> list[tuple[Layout, Any]]:
         """The prior of each run of neighbouring weights, in order."""
@@ -62,4 +61,16 @@ class Grouped:
                 return pattern
         raise ValueError(
             f'Grouped: no pattern matches {name!r}; add a last one for all others, "*".'
+        )
+
+
+def check_prior(prior: Any, what: str) -> None:
+    """Raise if this is no single prior; `what` names it."""
+    if isinstance(prior, type):
+        raise ValueError(
+            f"{what} is the class {prior.__name__}; give its parameters, such as Normal(1.0)."
+        )
+    if not any(callable(getattr(prior, name, None)) for name in ("log_prob", "bind")):
+        raise ValueError(
+            f"{what} is {prior!r}, which has no log_prob(theta) method; use a prior such as Normal(1.0)."
         )

@@ -71,10 +71,9 @@ class FlatWeights:
 
     def bind(self, **parameters: nn.Parameter) -> None:
         """Register flat parameters, `mu` among them, in place of the chosen weights."""
-        for other in _bound_in(self.model):
-            if self._spots() & other._spots():
-                self._replaced += [weakref.ref(p) for p in other.flat.values()]
-                other.release()
+        for other in self.owners():
+            self._replaced += [weakref.ref(p) for p in other.flat.values()]
+            other.release()
         self._replaced += [weakref.ref(shared.parameter) for shared in self._chosen]
         del self._chosen
         self.prefix = next(p for p in _prefixes() if not hasattr(self.model, f"{p}_mu"))
@@ -90,6 +89,10 @@ class FlatWeights:
         torch_private.after_apply(self.model, owners)
         optimisers.tell(self)
 
+    def owners(self) -> list[FlatWeights]:
+        """Those that have some of these weights already, until these are bound."""
+        return [other for other in _bound_in(self.model) if self._spots() & other._spots()]
+
     def register(self, kind: str, parameter: nn.Parameter) -> None:
         """Make a flat parameter one of the model's own."""
         self.flat[kind] = parameter
@@ -101,15 +104,16 @@ class FlatWeights:
 
     def ordinary_parameters(self) -> Iterator[nn.Parameter]:
         """The model's trainable parameters that belong to no flat vector."""
-        flat = {id(p) for owner in _bound_in(self.model) for p in owner.flat.values()}
+        flat = self._all_flat()
         for parameter in self.model.parameters():
             if parameter.requires_grad and id(parameter) not in flat:
                 yield parameter
 
     def frozen(self) -> list[str]:
-        """The names of the model's parameters that are not trained."""
+        """The names of the model's ordinary parameters that are not trained."""
+        flat = self._all_flat()
         named = self.model.named_parameters(remove_duplicate=False)
-        return [name for name, parameter in named if not parameter.requires_grad]
+        return [name for name, p in named if not p.requires_grad and id(p) not in flat]
 
     def ordinary_state(self) -> dict[str, Tensor]:
         """The model's state_dict without what is bound: buffers and ordinary parameters."""
@@ -319,6 +323,10 @@ class FlatWeights:
             for place in places:
                 setattr(place.module, place.attribute, tensor)
 
+    def _all_flat(self) -> set[int]:
+        """The ids of the flat parameters of the model, whoever registered them."""
+        return {id(p) for owner in _bound_in(self.model) for p in owner.flat.values()}
+
     def _all_places(self) -> list[Place]:
         return [place for places in self.places for place in places]
 
@@ -451,6 +459,11 @@ def release_all(model: nn.Module) -> None:
     """Make a model and its submodules ordinary again, with their weights at mu."""
     for weights in _bound_in(model):
         weights.release()
+
+
+def is_bound(model: nn.Module) -> bool:
+    """Whether weights of the model or of a submodule belong to flat parameters."""
+    return bool(_bound_in(model))
 
 
 def _bound_in(model: nn.Module) -> list[FlatWeights]:

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import partial
 from types import CellType, FunctionType
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -91,10 +92,10 @@ def _choose(tensors: list[SharedTensor], select: Select) -> list[SharedTensor]:
     if select is None:
         omitted = left_out(tensors, select)
         chosen = [t for t in trainable if t.name not in omitted]
-    elif callable(select):
+    elif callable(select) and not isinstance(select, nn.Module):
         chosen = [t for t in trainable if select(t.name, t.parameter)]
     else:
-        patterns = [select] if isinstance(select, str) else list(select)
+        patterns = _patterns(select)
         for pattern in patterns:
             _check_pattern(pattern, tensors)
         chosen = [t for t in trainable if any(_matches(t, pattern) for pattern in patterns)]
@@ -127,18 +128,38 @@ def _matches(tensor: SharedTensor, pattern: str) -> bool:
     return any(fnmatchcase(place.name, pattern) for place in tensor.places)
 
 
+def _patterns(select: object) -> list[str]:
+    given = [select] if isinstance(select, str) or not isinstance(select, Iterable) else [*select]
+    patterns: list[Any] = given
+    for pattern in patterns:
+        if not isinstance(pattern, str):
+            got = type(pattern).__name__
+            raise ValueError(f'select takes name patterns, such as "lstm.*"; got {got}.')
+    return patterns
+
+
 def _check_pattern(pattern: str, tensors: list[SharedTensor]) -> None:
     matching = [tensor for tensor in tensors if _matches(tensor, pattern)]
     if not matching:
-        names = [place.name for tensor in tensors for place in tensor.places]
-        near = get_close_matches(pattern, names, n=1, cutoff=0.4)
-        hint = f"did you mean {near[0]!r}?" if near else f"the model has {_listing(tensors)}."
+        near = _nearest(pattern, [place.name for tensor in tensors for place in tensor.places])
+        hint = f"did you mean {near!r}?" if near else f"the model has {_listing(tensors)}."
         raise ValueError(f"select: {pattern!r} matches no parameter; {hint}")
     if not any(tensor.parameter.requires_grad for tensor in matching):
         raise ValueError(
             f"select: {pattern!r} matches only frozen parameters; call requires_grad_(True) on "
             "them before wrapping, or leave them out."
         )
+
+
+def _nearest(pattern: str, names: list[str]) -> str | None:
+    """A pattern like this one that matches: all of a layer, or a single name."""
+    parts = [name.split(".") for name in names]
+    layers = [".".join([*part[:i], "*"]) for part in parts for i in range(1, len(part))]
+    if f"{pattern}.*" in layers:
+        return f"{pattern}.*"
+    near = get_close_matches(pattern, layers, n=1, cutoff=0.7)
+    near = near or get_close_matches(pattern, names, n=1, cutoff=0.4)
+    return near[0] if near else None
 
 
 def _listing(tensors: list[SharedTensor], most: int = 6) -> str:

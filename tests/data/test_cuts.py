@@ -18,7 +18,7 @@ def test_tokens_come_in_order_each_target_once():
 
 
 def test_at_most_a_remainder_smaller_than_the_streams_is_left_out():
-    for length in range(6, 60):
+    for length in range(16, 60):
         cuts = bayesrnn.Cuts(torch.arange(length), num_streams=5, unroll=3)
         assert 0 <= length - 1 - sum(y.numel() for _, y in cuts) < 5
 
@@ -126,3 +126,15 @@ def test_arrays_are_refused_with_the_cure():
 def test_its_representation_is_one_line():
     cuts = bayesrnn.Cuts(torch.arange(5402), num_streams=4, unroll=10)
     assert repr(cuts) == "Cuts(4 streams of 1,350 steps, in 135 chunks of 10)"
+
+
+@pytest.mark.parametrize("shape", [(16, 200, 3), ()])
+def test_a_sequence_has_one_axis_of_time_and_at_most_one_of_features(shape):
+    with pytest.raises(ValueError, match=r"a sequence is \(T,\) or \(T, features\)"):
+        bayesrnn.Cuts(torch.zeros(shape), num_streams=16, unroll=48)
+
+
+def test_streams_shorter_than_a_chunk_are_noticed():
+    with pytest.warns(UserWarning, match="16 streams of 1 steps are shorter than unroll=48; use a"):
+        cuts = bayesrnn.Cuts(torch.zeros(20, 200), num_streams=16, unroll=48)
+    assert len(cuts) == 1

@@ -231,6 +231,9 @@ def test_log_prob_and_top_of_classes():
     ordered = prediction.probs.sort(descending=True)
     assert torch.equal(probs, ordered.values[..., :2])
     assert torch.equal(classes, ordered.indices[..., :2])
+    for k in (10, 0):
+        with pytest.raises(ValueError, match=rf"top\({k}\) of 4 classes; use 1 to 4"):
+            prediction.top(k)
 
 
 def test_bad_classes():

@@ -193,7 +193,7 @@ def test_the_next_input_may_have_other_features():
 
         def forward(self, x, state=None):
             mean = self.weight * x.sum(-1)
-            return mean, torch.zeros_like(mean), ()
+            return mean, torch.full_like(mean, 1e-12), ()
 
     posterior = bayesrnn.Posterior(Seasonal(), PRIOR, sigma_init=1e-6)
     calendar = torch.tensor([[1.0, 2.0], [10.0, 20.0], [100.0, 200.0]])  # (steps, N)
@@ -225,10 +225,11 @@ def test_a_model_of_windows_that_predicts_the_last_step():
 
     posterior = bayesrnn.Posterior(Window(), PRIOR, sigma_init=1e-6)
     x = torch.tensor([9.0, 1.0, 1.0, 1.0]).view(1, 4, 1).expand(2, 4, 1)
-    ahead = bayesrnn.forecast(posterior, x, 4, samples=2, batch_first=True, window=3)
+    window = {"batch_first": True, "window": 3, "noise": False}
+    ahead = bayesrnn.forecast(posterior, x, 4, samples=2, **window)
     expected = torch.tensor([3.0, 5.0, 9.0, 17.0]).view(1, 4, 1)
     torch.testing.assert_close(ahead.mean, expected.expand(2, 4, 1), rtol=1e-3, atol=0)
-    two = bayesrnn.forecast(posterior, x[:, :3], 2, samples=2, batch_first=True, window=3)
+    two = bayesrnn.forecast(posterior, x[:, :3], 2, samples=2, **window)
     assert two.mean[0, 0].item() == pytest.approx(11, rel=1e-3)
 
 
@@ -270,9 +271,27 @@ def test_a_short_representation():
     variances[:, -1] = 9
     ahead = bayesrnn.Forecast(means, variances, paths=means)
     sizes = "mean sd 1 at the first step, 3 at the last)"
-    assert repr(ahead) == f"Forecast((3, 2), 3 steps, paths: 4, {sizes}"
+    assert repr(ahead) == f"Forecast((3, 2), 3 steps, paths: 4 without noise, {sizes}"
     turned = bayesrnn.Forecast(means.mT, variances.mT, paths=means.mT, batch_first=True)
-    assert repr(turned) == f"Forecast((2, 3), 3 steps, paths: 4, {sizes}"
+    assert repr(turned) == f"Forecast((2, 3), 3 steps, paths: 4 without noise, {sizes}"
+    noisy = bayesrnn.Forecast(means, variances, paths=means + 1)
+    assert repr(noisy) == f"Forecast((3, 2), 3 steps, paths: 4, {sizes}"
+
+
+def test_a_model_without_a_variance_is_noticed():
+    posterior, x = _walk(), torch.zeros(4, 2, 1)
+    with pytest.warns(UserWarning, match=r"carry no noise.*return \(mean, variance\)") as caught:
+        ahead = bayesrnn.forecast(posterior, x, 3, samples=4, read=lambda output: output[0])
+    assert len(caught) == 1
+    assert "without noise" in repr(ahead)
+    bayesrnn.forecast(posterior, x, 3, samples=4, read=lambda output: output[0], noise=False)
+
+
+def test_an_error_in_next_input_says_what_it_was_given():
+    posterior, x = _walk(), torch.zeros(4, 33, 1)
+    with pytest.raises(ValueError, match=r"value has shape \(33, 1\) at step 0") as caught:
+        bayesrnn.forecast(posterior, x, 2, next_input=lambda value, step: value @ torch.ones(3, 3))
+    assert isinstance(caught.value.__cause__, RuntimeError)
 
 
 def test_bad_forecasts():

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import inspect
 import math
 
 import pytest
@@ -8,6 +9,7 @@ from torch import nn
 
 import bayesrnn
 from bayesrnn.ensemble import sample_generators
+from bayesrnn.prediction.inputs import OPTIONS
 
 PRIOR = bayesrnn.Normal(1.0)
 
@@ -168,3 +170,22 @@ def test_epistemic_variance_of_few_samples_is_unbiased():
             means.append(posterior.model(x))
     values = bayesrnn.predict_values(posterior, x, samples=3)
     torch.testing.assert_close(values.epistemic, torch.stack(means).var(0))
+
+
+def test_a_misspelt_option_is_not_left_to_the_model():
+    posterior = bayesrnn.Posterior(nn.Linear(2, 3), PRIOR)
+    for name, meant in {"sample": "samples", "keep_sample": "keep_samples"}.items():
+        with pytest.raises(TypeError, match=rf"argument '{name}'; did you mean {meant}=\?"):
+            bayesrnn.predict(posterior, torch.ones(4, 2), **{name: 10})
+    with pytest.raises(TypeError, match="argument 'mask'$"):
+        bayesrnn.predict(posterior, torch.ones(4, 2), mask=None)
+    known = inspect.signature(bayesrnn.predict).parameters.values()
+    options = {p.name for p in known if p.kind is p.KEYWORD_ONLY}
+    assert options == set(OPTIONS)
+
+
+def test_a_state_in_place_of_a_variance_is_refused_with_its_cure():
+    posterior = bayesrnn.Posterior(nn.LSTM(2, 3), PRIOR)
+    with pytest.raises(ValueError, match=r"a state\? read=lambda output: output\[0\]"):
+        bayesrnn.predict_values(posterior, torch.ones(5, 1, 2))
+    bayesrnn.predict_values(posterior, torch.ones(5, 1, 2), read=lambda output: output[0])

@@ -171,8 +171,10 @@ def test_groups_that_do_not_fit_the_model():
     shared = bayesrnn.EmpiricalNormal("model")
     with pytest.raises(ValueError, match="do not lie together"):
         bayesrnn.Posterior(model, bayesrnn.Grouped({"*.weight": shared, "*": normal}))
-    with pytest.raises(ValueError, match="'a' has 3, which is no single prior"):
+    with pytest.raises(ValueError, match="'a' is 3, which has no log_prob"):
         bayesrnn.Grouped({"a": 3})
+    with pytest.raises(ValueError, match="'a' has Grouped.*, which is no single prior"):
+        bayesrnn.Grouped({"a": bayesrnn.Grouped({"*": normal})})
     with pytest.raises(ValueError, match="give priors by name pattern"):
         bayesrnn.Grouped({})
     assert isinstance(model[0].weight, nn.Parameter)  # nothing was touched
@@ -235,3 +237,21 @@ def test_the_prior_goes_where_the_model_goes():
     model.double()
     posterior.backward(lambda: model(torch.ones(1, 3, dtype=torch.float64)).sum(), kl_weight=1.0)
     assert posterior.kl().dtype == torch.float64
+
+
+def test_a_prior_around_the_mean_of_a_posterior():
+    posterior = bayesrnn.Posterior(nn.Linear(3, 2), bayesrnn.Normal(1.0))
+    around = bayesrnn.Centred(posterior, 0.1)
+    found = bayesrnn.Posterior(nn.Linear(3, 2), around)
+    ((_, prior),) = found.prior_parts()
+    assert torch.equal(prior.mean, posterior.mu)
+
+
+def test_a_prior_around_a_network_with_another_head_names_the_cure():
+    def network(classes: int) -> nn.Module:
+        return nn.ModuleDict({"body": nn.Linear(3, 4), "head": nn.Linear(4, classes)})
+
+    around, model = bayesrnn.Centred(network(2), 0.1), network(5)
+    with pytest.raises(ValueError, match=r'use Grouped\({"head\.\*": Normal\(1.0\), "\*": Centred'):
+        bayesrnn.Posterior(model, around)
+    bayesrnn.Posterior(model, bayesrnn.Grouped({"head.*": bayesrnn.Normal(1.0), "*": around}))
