@@ -96,7 +96,7 @@ def _check_variance(mean: Tensor, variance: object) -> None:
         raise ValueError(
             f"the mean has shape {tuple(mean.shape)}, but the variance is {got}. Return (mean, variance) "
             "or (mean, variance, state), or use read= to make one of these. Is the second one a state? "
-            "read=lambda output: output[0]."
+            "read=lambda output: (output[0], None, output[1])."
         )
     if (variance < 0).any():
         raise ValueError(

@@ -186,6 +186,11 @@ def test_a_misspelt_option_is_not_left_to_the_model():
 
 def test_a_state_in_place_of_a_variance_is_refused_with_its_cure():
     posterior = bayesrnn.Posterior(nn.LSTM(2, 3), PRIOR)
-    with pytest.raises(ValueError, match=r"a state\? read=lambda output: output\[0\]"):
+    with pytest.raises(
+        ValueError, match=r"a state\? read=lambda output: \(output\[0\], None, output\[1\]\)"
+    ):
         bayesrnn.predict_values(posterior, torch.ones(5, 1, 2))
-    bayesrnn.predict_values(posterior, torch.ones(5, 1, 2), read=lambda output: output[0])
+    x, with_state = torch.ones(5, 1, 2), lambda output: (output[0], None, output[1])
+    found = bayesrnn.predict_values(posterior, x, read=with_state)
+    alone = bayesrnn.predict_values(posterior, x, read=lambda output: output[0])
+    assert found.mean.shape == alone.mean.shape
