@@ -146,19 +146,27 @@ def check_output(path: Path, written: Written | None = None) -> None:
             raise ValueError(f"{path} is a link; name the file itself.")
         if not stat.S_ISREG(mode):
             raise ValueError(f"{path} is no regular file; name another.")
-    for folder in (*path.absolute().parents, *path.resolve().parents):
-        if is_run(folder):
-            raise ValueError(f"{path} lies inside the run {folder}; choose a place outside.")
+    check_outside_runs(path)
     if written is not None and path.exists() and not _begins_as(path, written):
         raise ValueError(
             f"{path} exists and is no file of `bayesrnn {written.command}`; choose another name."
         )
 
 
+def check_outside_runs(path: Path) -> None:
+    """Raise ValueError for a run folder and for what lies in one."""
+    if is_run(path):
+        raise ValueError(f"{path} is a run; choose a place outside.")
+    for folder in (*path.absolute().parents, *path.resolve().parents):
+        if is_run(folder):
+            raise ValueError(f"{path} lies inside the run {folder}; choose a place outside.")
+
+
 def _begins_as(path: Path, written: Written) -> bool:
     with open(path, "rb") as file:
         beginning = file.read(1_000_000)
-    return not beginning or re.match(written.begins, beginning, re.DOTALL | re.IGNORECASE) is not None
+    found = re.match(written.begins, beginning, re.DOTALL | re.IGNORECASE)
+    return not beginning or found is not None
 
 
 def is_run(folder: Path) -> bool:

@@ -57,7 +57,7 @@ def load_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[
                 f"{path} looks like a file of torch.save; use model.load_state_dict(torch.load(file))."
             ) from None
         said = str(error).partition("\n")[0]
-        raise ValueError(f"{path} is damaged or no safetensors file ({said}).") from None
+        raise ValueError(f"{path} is damaged or not a safetensors file ({said}).") from None
     if "bayesrnn" not in metadata:
         raise ValueError(f"{path} was not written by bayesrnn: it has no bayesrnn header.")
     try:

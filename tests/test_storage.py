@@ -46,7 +46,7 @@ def test_a_truncated_file_is_refused_and_the_model_untouched(saved, keep):
     saved.write_bytes(saved.read_bytes()[:keep])
     model = nn.Linear(4, 3)
     parameters, values = list(model.parameters()), model.weight.detach().clone()
-    with pytest.raises(ValueError, match="is damaged or no safetensors file"):
+    with pytest.raises(ValueError, match="is damaged or not a safetensors file"):
         bayesrnn.Posterior.load(saved, model)
     assert all(a is b for a, b in zip(parameters, model.parameters(), strict=True))
     assert torch.equal(values, model.weight)

@@ -57,15 +57,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(_usage())
-        return
-    if arguments[0] in ("-V", "--version"):
-        print(f"bayesrnn {__version__}")
-        return
     try:
         with _escaping(arguments):
-            _run(arguments)
+            _run_and_flush(arguments)
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output, such as `head`, has exited
     except (ValueError, OSError) as error:
@@ -82,7 +76,19 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.exit(130)
 
 
+def _run_and_flush(arguments: list[str]) -> None:
+    """Run the command; what it printed is written here, not when Python ends, so that errors are seen."""
+    try:
+        _run(arguments)
+    finally:
+        sys.stdout.flush()
+
+
 def _run(arguments: list[str]) -> None:
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        return print(_usage())
+    if arguments[0] in ("-V", "--version"):
+        return print(f"bayesrnn {__version__}")
     trained = {experiment.command: experiment for experiment in experiments()}
     names = [*trained, *COMMANDS]
     for words in (2, 1):  # a command may have two words, such as `captions train`
@@ -98,7 +104,7 @@ def _run(arguments: list[str]) -> None:
     if group and (len(arguments) == 1 or arguments[1] in ("-h", "--help")):
         return print(_usage(group))
     given = " ".join(arguments[:2]) if group else arguments[0]
-    near = get_close_matches(given, names, n=1)
+    near = ["--version"] if given == "version" else get_close_matches(given, names, n=1)
     hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(names)}."
     raise ValueError(f"unknown command {given!r}; {hint}")
 

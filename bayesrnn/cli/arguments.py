@@ -14,7 +14,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
 
-from bayesrnn.files import check_output, expanded
+from tyro.constructors import PrimitiveConstructorSpec
+
+from bayesrnn.files import check_output, check_outside_runs, check_writable, expanded
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,20 @@ class Place:
     """Marks a text that may name a file or folder."""
 
 
+def share(text: str) -> float:
+    """A share written as 80% or as 0.8; ValueError for what is no number."""
+    return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+
+
+PERCENT = PrimitiveConstructorSpec(
+    nargs=1,
+    metavar="SHARE",
+    instance_from_str=lambda words: share(words[0]),
+    is_instance=lambda value: isinstance(value, float),
+    str_from_instance=lambda value: [str(value)],
+)
+"""Marks a share that may be written as a percentage."""
+
 Seed = Annotated[int, Between(-(2**62), 2**62)]
 Samples = Annotated[int, Between(0, 10_000)]
 Words = Annotated[int, Between(0, 10**9)]
@@ -52,7 +68,7 @@ Streams = Annotated[int, Between(1, 100_000)]
 Beam = Annotated[int, Between(1, 1000)]
 Window = Annotated[int, Between(1, 10**6)]
 Share = Annotated[float, Between(0, 1)]
-Drop = Annotated[float, Between(0, 1, open="high")]
+Drop = Annotated[float, Between(0, 1, open="high"), PERCENT]
 Rate = Annotated[float, Between(0, 1e6, open="low")]
 Temperature = Annotated[float, Between(0, 1e6, open="low")]
 Source = Annotated[str, Place()]
@@ -66,6 +82,13 @@ def check(command: object) -> None:
         value = getattr(command, field.name)
         for item in value if isinstance(value, tuple) else (value,):
             _check_value(field.name.replace("_", "-"), item, marks)
+
+
+def check_needs(command: Any, option: str, needed: str, value: str = "") -> None:
+    """Raise ValueError for an option that means nothing without another, unless it has its default."""
+    defaults = {field.name: field.default for field in fields(command)}
+    if getattr(command, option) != defaults[option] and not getattr(command, needed):
+        raise ValueError(f"--{option} needs --{needed}{value and ' '}{value}.")
 
 
 def check_places(arguments: list[str]) -> None:
@@ -98,7 +121,8 @@ def output_folder(folder: Path, *names: str) -> None:
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file; name a folder.")
     above = next(parent for parent in (folder, *folder.absolute().parents) if parent.is_dir())
-    check_output(above / ".bayesrnn-probe")  # is it a place to write to at all?
+    check_outside_runs(folder)
+    check_writable(above / "any name")  # is it a place to write to at all?
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
         check_output(folder / name)

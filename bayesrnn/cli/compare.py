@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tyro.conf import Positional
 
-from bayesrnn.cli.arguments import Rate, Samples, Source
+from bayesrnn.cli.arguments import Rate, Samples, Source, check_needs
 from bayesrnn.cli.console import note, show, show_json, working
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ class Compare:
         from bayesrnn.report.table import markdown_table, text_table
         from bayesrnn.training.experiment import CompareOptions, open_runs
 
+        check_needs(self, "lr", "dynamic")
         experiment, opened = open_runs(self.run_folders)
         runs, unfinished = finished(opened)
         options = CompareOptions(self.samples, self.dynamic, self.lr, self.data)

@@ -17,9 +17,10 @@ from bayesrnn.training.settings import Settings
 
 @dataclass(frozen=True)
 class Completion:
-    """Print a script with which a shell completes commands, options and file names.
+    """Print a script that makes a shell complete commands, options and file names.
 
-    For bash, put `source <(bayesrnn completion bash)` into ~/.bashrc; for zsh, into ~/.zshrc with zsh.
+    For bash, put `source <(bayesrnn completion bash)` into ~/.bashrc; for zsh, put
+    `source <(bayesrnn completion zsh)` into ~/.zshrc.
     """
 
     shell: Positional[Literal["bash", "zsh"]]
@@ -27,6 +28,17 @@ class Completion:
 
     def run(self) -> None:
         show(script(self.shell), end="")
+
+
+TAKE_PRETRAINED = ("evaluate", "generate", "score", "uncertainty", "calibration", "inspect")
+"""The commands that take the model in the package besides run folders and files."""
+TEXTS = ("pydocs", "ptb", "wikitext-2")
+"""The texts that have names; said again here, since the module that knows them waits for torch."""
+TAKE_TEXTS = (
+    *(f"{name} --data" for name in ("train", "evaluate", "compare", "prune", "calibration")),
+    *(f"{name} {option}" for name in ("uncertainty", "report") for option in ("--data", "--other")),
+)
+"""The options that take them besides folders and files."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +127,10 @@ def script(shell: str) -> str:
         ),
         positional="\n".join(
             _case(
-                name, _words(*positional[0].choices) if positional[0].choices else "_bayesrnn_files"
+                name,
+                _words(*positional[0].choices)
+                if positional[0].choices
+                else _files("pretrained" if name in TAKE_PRETRAINED else ""),
             )
             for name, found in commands.items()
             if (positional := [argument for argument in found if argument.flag is None])
@@ -127,10 +142,11 @@ def _values(name: str, found: list[Argument]) -> Iterator[str]:
     """What may follow each option that takes a value."""
     for argument in found:
         if argument.flag is not None and argument.kind != "flag":
+            option = f"{name} {argument.flag}"
             what = _words(*argument.choices) if argument.choices else ":"
-            yield _case(
-                f"{name} {argument.flag}", "_bayesrnn_files" if argument.kind == "place" else what
-            )
+            place = argument.kind == "place"
+            texts = " ".join(TEXTS) if option in TAKE_TEXTS else ""
+            yield _case(option, _files(texts) if place else what)
 
 
 def _case(pattern: str, action: str) -> str:
@@ -139,6 +155,11 @@ def _case(pattern: str, action: str) -> str:
 
 def _words(*words: str) -> str:
     return f"_bayesrnn_words {_quoted(words)}"
+
+
+def _files(named: str) -> str:
+    """File names, and these words."""
+    return f'_bayesrnn_files "{named}"' if named else "_bayesrnn_files"
 
 
 def _quoted(words: Any) -> str:
@@ -153,9 +174,10 @@ _bayesrnn_words() {{
 }}
 
 _bayesrnn_files() {{
+    local named="$(compgen -W "$1" -- "$word")"
     local IFS=$'\\n'
     compopt -o filenames 2>/dev/null
-    COMPREPLY=($(compgen -f -- "$word"))
+    COMPREPLY=($named $(compgen -f -- "$word"))
 }}
 
 _bayesrnn() {{

@@ -9,7 +9,7 @@ from typing import Literal
 
 from tyro.conf import Positional
 
-from bayesrnn.cli.arguments import Rate, Samples, Seed, Source, Streams
+from bayesrnn.cli.arguments import Rate, Samples, Seed, Source, Streams, check_needs
 from bayesrnn.cli.console import show, show_json
 from bayesrnn.cli.kinds import DIGITS, LANGUAGE, check_unused, kind_of, refusal
 
@@ -78,6 +78,7 @@ class Evaluate:
         )
         from bayesrnn.tasks.language.trained import open_trained
 
+        check_needs(self, "lr", "dynamic")
         (model,) = open_trained(self.run_folder)
         method, config = model.method, model.config
         # Each way of predicting: its name, and the arguments for `perplexity`.

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from tyro.conf import Positional
 
@@ -18,6 +18,8 @@ from bayesrnn.cli.kinds import LANGUAGE, kind_of, refusal
 @dataclass(frozen=True)
 class Generate:
     """Generate text with a run's model."""
+
+    STRAY: ClassVar = "give the text to continue with --prompt"
 
     run_folder: Positional[Path]
     """Run folder of `bayesrnn train`, a file written by `bayesrnn prune --export`, or pretrained."""

@@ -20,8 +20,8 @@ class Inspect:
     """Summarise a posterior: its prior, and the size, noise and signal of each weight tensor."""
 
     posterior: Positional[Path]
-    """Run folder of any experiment with method bbb or sharpened, or a file of Posterior.save or
-    Sharpened.save."""
+    """Run folder of any experiment with method bbb or sharpened, a file of Posterior.save or Sharpened.save,
+    or pretrained."""
     json: Annotated[bool, "print JSON"] = False
     """Print JSON instead of a table."""
 
@@ -36,12 +36,18 @@ class Inspect:
 def _open(path: Path) -> tuple[Mapping[str, Tensor], Mapping[str, Any], Path]:
     """The tensors and the header of a posterior, from a run folder or a file, and the file."""
     from bayesrnn.cli.compare import finished
+    from bayesrnn.compact import read_with_header
     from bayesrnn.storage import load_tensors
+    from bayesrnn.tasks.language.trained import model_file
     from bayesrnn.training.binding import check_binding
     from bayesrnn.training.experiment import open_run
 
     if not path.is_dir():
+        path = model_file(path)
         tensors, header = load_tensors(path)
+        if isinstance(header.get("posterior"), dict):  # an exported one, stored in fewer bytes
+            tensors, whole = read_with_header(path)
+            header = whole["posterior"]
         if "select" not in header:
             raise ValueError(
                 f"{path} has no posterior; give a file of Posterior.save, or the folder of a run."

@@ -17,13 +17,15 @@ from bayesrnn.cli.console import one_line, show, show_json
 if TYPE_CHECKING:
     from bayesrnn.training.survey import Surveyed
 
+RUNS = Path("runs")
+
 
 @dataclass(frozen=True)
 class ListRuns:
     """List the runs under a folder: method, epochs done, best value, and whether they are finished."""
 
-    folder: Positional[Path] = Path("runs")
-    """Folder with runs, in it or in folders inside it; links are not followed."""
+    folder: Positional[Path] = RUNS
+    """Folder to search for runs, subfolders included; links are not followed."""
     json: bool = False
     """Print the list as JSON."""
 
@@ -31,9 +33,12 @@ class ListRuns:
         from bayesrnn.report.table import text_table
         from bayesrnn.training.survey import survey
 
-        runs = survey(self.folder)
+        begun = self.folder != RUNS or self.folder.exists()
+        runs = survey(self.folder) if begun else []
         if self.json:
             show_json([_as_json(run) for run in runs])
+        elif not begun:
+            show("no runs yet: `bayesrnn train` makes runs/.")
         elif not runs:
             show(one_line(f"{self.folder} has no runs."))
         else:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from contextlib import redirect_stderr
 from dataclasses import is_dataclass, replace
+from difflib import get_close_matches
 from typing import Annotated, Any, get_args, get_origin
 
 import tyro
@@ -33,7 +34,8 @@ def parse(kind: Any, prog: str, arguments: Sequence[str], **options: Any) -> Any
     except SystemExit as exit_:
         if not exit_.code:  # the help was asked for
             raise
-        raise ValueError(f"{_in_one_line(said.getvalue())}; see {prog} --help.") from None
+        text = _plain(_in_one_line(said.getvalue()), getattr(kind, "STRAY", ""))
+        raise ValueError(f"{text}; see {prog} --help.") from None
 
 
 _REGISTRY = ConstructorRegistry()
@@ -100,6 +102,35 @@ def _in_one_line(box: str) -> str:
     texts = [" ".join(block).partition(" Got errors:")[0].strip().rstrip(".:") for block in blocks]
     said = [text for text in texts if text and not text.startswith(_HELP)]
     return "; ".join(text[0].lower() + text[1:] for text in said) or "wrong arguments"
+
+
+def _plain(text: str, stray: str) -> str:
+    """What tyro says, in plain words; `stray` is the cure for a word that is no value of an option."""
+    for pattern, words in _PLAIN.items():
+        if found := re.match(f"error parsing {pattern}", text, re.DOTALL):
+            return words.format(*found.groups())
+    if found := re.match(_CHOICE, text):
+        return _choice(*found.groups())
+    if stray and re.match(r"unrecognized options: [^-]", text):
+        return f"{text}; {stray}"
+    return text
+
+
+_PLAIN = {
+    r"(--\S+): invalid literal for int\(\) with base 10: '(.*)'": "{} {} must be a whole number",
+    r"(--\S+): could not convert string to float: '(.*)'": "{} {} must be a number",
+    r"(--drop): no type matching .* from \['(.*)'\]; got": "{} {} must be a share such as 0.8 or 80%",
+    r"(--\S+): Could not find valid parse for arguments: ": "{0} takes numbers; put the runs before {0}",
+}
+"""What tyro says of a value, and the same in plain words."""
+_CHOICE = r"invalid choice '(.*)' for argument '(--\S+)'\. Expected one of \((.*)\)"
+
+
+def _choice(given: str, option: str, listed: str) -> str:
+    choices = re.findall(r"'(.*?)'", listed)
+    near = get_close_matches(given, choices, n=1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    return f"{option} {given}: {hint}choose from {', '.join(choices)}"
 
 
 _RULE = re.compile(r"[│╭╰─╮╯ -]+|╭.*")

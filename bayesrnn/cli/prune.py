@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tyro.conf import Positional
 
-from bayesrnn.cli.arguments import Drop, Source, Streams, output_folder
+from bayesrnn.cli.arguments import Drop, Source, Streams, check_needs, output_folder, share
 from bayesrnn.cli.console import show, show_json
 from bayesrnn.cli.kinds import CAPTIONS, DIGITS, LANGUAGE, check_unused, kind_of, refusal
 
@@ -30,7 +30,7 @@ class Prune:
     run_folder: Positional[Path]
     """Run folder, of any experiment, with method bbb or sharpened."""
     drop: Drop | None = None
-    """Share of weights to drop, for the pattern figure and the export; 0.8 by default."""
+    """Share of weights to drop, such as 0.8 or 80%, for the pattern figure and the export; 0.8 by default."""
     max_loss: str | None = None
     """Largest allowed rise in perplexity or error, relative to that of the whole model, such as 1% or 0.01;
     finds the share, instead of --drop."""
@@ -56,7 +56,7 @@ class Prune:
     """Print the results as JSON."""
 
     def run(self) -> None:
-        from bayesrnn.files import check_output
+        from bayesrnn.files import EXPORT, check_output
         from bayesrnn.report.extras import check_extras
 
         if self.drop is not None and self.max_loss is not None:
@@ -64,7 +64,7 @@ class Prune:
         if self.max_loss is not None:
             _share(self.max_loss)
         if self.export is not None:
-            check_output(self.export)
+            check_output(self.export, EXPORT)
         if self.out is not None:
             check_extras(figures=True)
         kind = kind_of(*self._folders())
@@ -130,6 +130,8 @@ class Prune:
         from bayesrnn.tasks.language.comparison import check_same_text
         from bayesrnn.tasks.language.trained import open_folder
 
+        check_needs(self, "posterior", "export", "FILE")
+        check_needs(self, "storage", "export", "FILE")
         model, *others = [open_folder(folder) for folder in self._folders()]
         report.posterior_of(model)  # reject a run without a posterior before any work
         check_same_text([model, *others], (self.split,), self.data)
@@ -190,7 +192,8 @@ class Prune:
                 record["export"] = {"file": str(self.export), **exported.as_json()}
             show_json(record)
             return
-        show(f"{self.run_folder}: {self.split} {study.measured}, weights dropped in the order of")
+        table = f"{self.split} {study.measured} by share of weights dropped, smallest first by:"
+        show(f"{self.run_folder}: {table}")
         show(_curves(study))
         rise = f" ({study.at_drop / study.whole - 1:+.2%})" if study.whole else ""
         at_drop = _loss(study, study.at_drop)
@@ -221,7 +224,7 @@ def _loss(study: PruningStudy, value: float) -> str:
 def _share(text: str) -> float:
     """A share written as 1% or as 0.01."""
     try:
-        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        value = share(text)
     except ValueError:
         value = -1.0
     if not 0 <= value < float("inf"):

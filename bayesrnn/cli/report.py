@@ -41,7 +41,7 @@ class Report:
 
     def run(self) -> None:
         from bayesrnn.cli.compare import finished
-        from bayesrnn.files import check_output, write_text
+        from bayesrnn.files import PAGE, check_output, write_text
         from bayesrnn.report.extras import check_extras
         from bayesrnn.report.html import document, foot, settings
         from bayesrnn.report.summary import Summary
@@ -49,7 +49,7 @@ class Report:
         from bayesrnn.training.run import labels
 
         check_extras(figures=True)
-        check_output(self.out)
+        check_output(self.out, PAGE)
         experiment, opened = open_runs(self.run_folders)
         runs, unfinished = finished(opened)
         for run in unfinished:

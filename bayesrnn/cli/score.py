@@ -6,12 +6,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from tyro.conf import Positional
 
 from bayesrnn.cli.arguments import Samples, Seed, check_input
 from bayesrnn.cli.console import one_line, show, show_json, working
+from bayesrnn.files import is_run
+from bayesrnn.training.experiment import is_pretrained
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,6 +36,8 @@ LEFT = ("word", "mark", "after")
 @dataclass(frozen=True)
 class Score:
     """Show each word of a text with its probability, the model's entropy and mutual information."""
+
+    STRAY: ClassVar = "to score a sentence, give --text"
 
     run_folder: Positional[Path]
     """Run folder of `bayesrnn train`, a file written by `bayesrnn prune --export`, or pretrained."""
@@ -65,7 +69,7 @@ class Score:
         if self.file is not None and self.text is not None:
             raise ValueError("give a file or --text, not both.")
         if self.file is not None:
-            check_input(self.file)
+            self._check_file(self.file)
         (model,) = open_trained(self.run_folder)
         method, lines = model.method, self._lines(model)
         samples = self.samples
@@ -84,6 +88,11 @@ class Score:
         if not sampled:
             show(_why_no_information(bool(method.available([2]))))
 
+    def _check_file(self, file: Path) -> None:
+        if self.run_folder.is_file() and (is_run(file) or is_pretrained(file)):
+            raise ValueError(f"{self.run_folder} is not a run; the run comes first.")
+        check_input(file)
+
     def _lines(self, model: TrainedModel) -> list[list[str]]:
         from bayesrnn.tasks.language.data.sources import tokenizer
         from bayesrnn.tasks.language.evaluation.words import read_words, words_of
@@ -93,6 +102,8 @@ class Score:
             return words_of(self.text, tokenize, "--text")
         if self.file is None:
             raise ValueError("give a text file, - for standard input, or --text 'a sentence'.")
+        if str(self.file) != "-" and not self.file.exists():
+            raise ValueError(f"{self.file}: no such file; to score a sentence, give --text.")
         return read_words(self.file, tokenize)
 
 

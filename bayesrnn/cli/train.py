@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, TypeVar
 
 from tyro.conf import OmitArgPrefixes, arg
 
 from bayesrnn.cli import arguments as arguments_of
 from bayesrnn.cli.arguments import Between, Source
 from bayesrnn.cli.console import note, show, show_json
+from bayesrnn.cli.kinds import LANGUAGE
 from bayesrnn.cli.parsing import parse
 from bayesrnn.cli.training_output import following, nothing_to_do, start_line
 from bayesrnn.training.experiment import Experiment, Prepared, open_run, read_settings
@@ -33,6 +34,8 @@ STOPPING = (signal.SIGINT, signal.SIGTERM)
 @dataclass(frozen=True)
 class Train(Generic[C]):
     """The options of a training command: the settings of its experiment, and these."""
+
+    STRAY: ClassVar = "give the data with --data"
 
     config: Annotated[OmitArgPrefixes[C], arg(name="")]
     run: Source = ""
@@ -59,6 +62,8 @@ def run(experiment: Experiment, arguments: list[str]) -> None:
         default=Train(_defaults(experiment, arguments)),
     )
     arguments_of.check(options)
+    if options.resume and not options.run:
+        raise ValueError("--resume needs --run FOLDER.")
     _train(experiment, options)
 
 
@@ -140,11 +145,21 @@ def _prepared(experiment: Experiment, options: Train[Any], resumed: Run | None) 
         if options.from_run:
             raise ValueError("--from is for a new run; leave it out to resume one.")
         check_resumable(resumed.config, options.config)
+        _check_text(resumed, options.config)
         return experiment.prepare(options.config, resumed)
     if not options.from_run:
         return experiment.prepare(options.config, None)
     source = open_run(Path(options.from_run), experiment)
+    _check_text(source, options.config)
     return started(experiment.prepare(options.config, source), source)
+
+
+def _check_text(before: Run, config: Any) -> None:
+    """Raise ValueError if a run's own text, which is to be read again, is not where it was."""
+    from bayesrnn.tasks.language.data.sources import check_own_text
+
+    if before.config.TASK == LANGUAGE and config.data == before.config.data:  # pyright: ignore
+        check_own_text(before.folder, config.data)
 
 
 def _end_text(trainer: Trainer, experiment: Experiment, folder: Path, ready: Prepared) -> str:

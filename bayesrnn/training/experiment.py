@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from bayesrnn.methods import Method
     from bayesrnn.training.run import Run
 
+PRETRAINED = Path("pretrained")
+"""The name of the model in the package: a posterior trained on pydocs by `make pretrained`."""
+
 Progress = Callable[[str], None]
 """Called with a description of the work in progress."""
 
@@ -239,6 +242,19 @@ def experiments() -> list[Experiment]:
     return [experiment(name) for name in _MODULES]
 
 
+def is_pretrained(path: Path) -> bool:
+    """Whether a path names the model in the package; a file or folder of that name comes first."""
+    return path == PRETRAINED and not path.exists()
+
+
+def no_folder(path: Path) -> ValueError:
+    """What to raise where a run folder is needed and the model in the package was given."""
+    return ValueError(
+        f"{path} is a model in the package without a run folder; give it to evaluate, generate, score, "
+        "uncertainty, calibration or inspect."
+    )
+
+
 def open_run(folder: Path, kind: Experiment | None = None) -> Run:
     """Open the run in a folder; ValueError if it belongs to another experiment than `kind`."""
     from bayesrnn.training.run import Run
@@ -248,6 +264,8 @@ def open_run(folder: Path, kind: Experiment | None = None) -> Run:
 
 def read_settings(folder: Path, kind: Experiment | None = None) -> Settings:
     """The settings of the run in a folder; ValueError if it belongs to another experiment than `kind`."""
+    if is_pretrained(folder):
+        raise no_folder(folder)
     path = folder / "config.toml"
     if not path.is_file():
         what = "not a run (it has no config.toml)" if folder.is_dir() else "no such run folder"

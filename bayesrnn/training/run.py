@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from bayesrnn.files import JsonLines, write_text
+from bayesrnn.files import JsonLines, is_run, write_text
 from bayesrnn.methods import Method
 from bayesrnn.storage import load_header, load_tensors, save_tensors
 from bayesrnn.training.binding import binding, check_binding
@@ -63,9 +63,10 @@ class Run:
         `write` left."""
         folder = self.folder
         if folder.exists() and not (folder.is_dir() and self._is_empty()):
-            raise ValueError(
-                f"{folder} exists already; continue it with --resume, or choose another with --run."
-            )
+            if is_run(folder):
+                cure = "continue it with --resume, or choose another with --run"
+                raise ValueError(f"{folder} exists already; {cure}.")
+            raise ValueError(f"{folder} exists and is not a run; choose another folder with --run.")
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:

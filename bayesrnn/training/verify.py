@@ -13,7 +13,7 @@ from bayesrnn.files import JsonLines, sha256_of
 from bayesrnn.storage import load_header, load_tensors
 from bayesrnn.training.binding import bound_files, check_settings
 from bayesrnn.training.checkpoint import FORMAT
-from bayesrnn.training.experiment import open_run
+from bayesrnn.training.experiment import is_pretrained, no_folder, open_run
 from bayesrnn.training.run import FILES, Run
 
 
@@ -33,6 +33,8 @@ def verify(folder: Path) -> list[Verdict]:
 
     ValueError if the folder has no file of a run.
     """
+    if is_pretrained(folder):
+        raise no_folder(folder)
     if not any((folder / name).is_file() for name in FILES):
         raise ValueError(f"{folder}: {'not a run' if folder.is_dir() else 'no such run folder'}.")
     try:
@@ -66,7 +68,7 @@ def _check_tensors(run: Run, path: Path) -> str:
         raise ValueError(f"{path} was written by another version of bayesrnn.")
     run.metrics.check(header["metrics_size"], header.get("metrics_sha256"))
     position = header["position"]
-    return f"after {position['epoch']} epochs and {position['cut']} steps"
+    return f"after {_count(position['epoch'], 'epoch')} and {_count(position['cut'], 'step')}"
 
 
 def _own_files(tensors: Sequence[Path]) -> list[Verdict]:
@@ -87,7 +89,11 @@ def _check_digest(path: Path, digest: str) -> str:
 
 
 def _check_lines(lines: JsonLines) -> str:
-    return f"{len(lines.read())} lines of JSON"
+    return f"{_count(len(lines.read()), 'line')} of JSON"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _epoch(header: dict[str, Any]) -> str:

@@ -68,6 +68,26 @@ def test_help_and_version_do_not_wait_for_torch(arguments):
     assert "bayesrnn" in done.stdout
 
 
+@pytest.mark.parametrize("arguments", ["--help", "train --help", "completion bash"])
+def test_a_reader_that_has_left_is_no_error(arguments):
+    command = [sys.executable, "-m", "bayesrnn", *arguments.split()]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout
+        assert process.stderr
+        process.stdout.close()
+        assert process.stderr.read() == b""
+
+
+def test_help_and_version_as_words(capsys):
+    main(["--help"])
+    shown = capsys.readouterr().out
+    main(["help"])
+    assert capsys.readouterr().out == shown
+    with pytest.raises(SystemExit):
+        main(["version"])
+    assert "did you mean --version?" in capsys.readouterr().err
+
+
 def test_nothing_that_the_package_offers_loads_the_compiler():
     code = (
         "import sys, bayesrnn\n"

@@ -11,6 +11,7 @@ import pytest
 
 from bayesrnn.cli import COMMANDS, completion, main
 from bayesrnn.tasks import experiments
+from bayesrnn.tasks.language.data.sources import NAMED
 from bayesrnn.training.settings import Settings
 
 ALL = [*(e.command for e in experiments()), *COMMANDS]
@@ -90,12 +91,15 @@ def test_files(offered, tmp_path):
         (tmp_path / name).mkdir()
     (tmp_path / "other" / "inside").write_text("")
     files = {"one run", "other", "text.txt"}
-    assert offered("evaluate", "") == offered("captions", "describe", "run", "") == files
+    assert offered("compare", "") == offered("captions", "describe", "run", "") == files
+    assert offered("evaluate", "") == {*files, "pretrained"}
     assert offered("compare", "other", "o") == {"one run", "other"}
     assert offered("train", "--data", "t") == {"text.txt"}
     assert offered("train", "--from", "other/") == {"other/inside"}
-    assert offered("train", "--data", "=") == offered("train", "--run", "=", "") == files
-    assert offered("evaluate", "--json", "") == offered("evaluate", "--no-json", "") == files
+    assert offered("train", "--run", "=", "") == files
+    assert offered("train", "--data", "=") == {*files, *NAMED}
+    assert offered("report", "run", "--other", "p") == {"pydocs", "ptb"}
+    assert offered("list", "--json", "") == offered("list", "--no-json", "") == files
     assert "one run" not in offered("train", "")  # which takes options only
 
 

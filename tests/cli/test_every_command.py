@@ -260,9 +260,16 @@ def test_an_option_that_it_does_not_have(command, refused):
         ("captions features", "missing from bayesrnn captions features: IMAGES; see"),
         ("inspect a --jsn", "unrecognized options: --jsn; perhaps you meant: --json, --no-json; see"),
         ("inspect a b", "unrecognized options: b; see"),
-        ("train --epochs 1.5", "error parsing --epochs: invalid literal for int() with base 10: '1.5'; see"),
+        ("train --epochs 1.5", "--epochs 1.5 must be a whole number; see"),
         ("train --run", "missing value for argument '--run'. Expected 1 values; see"),
-        ("evaluate a --split dev", "invalid choice 'dev' for argument '--split'. Expected one of ('train',"),
+        ("evaluate a --split dev", "--split dev: choose from train, valid, test; see"),
+        ("evaluate a --split tset", "--split tset: did you mean test? choose from train, valid, test; see"),
+        ("train --lr fast", "--lr fast must be a number; see"),
+        ("prune a --drop most", "--drop most must be a share such as 0.8 or 80%; see"),
+        ("uncertainty --samples 1 2 a", "--samples takes numbers; put the runs before --samples; see"),
+        ("train words.txt", "unrecognized options: words.txt; give the data with --data; see"),
+        ("generate a words", "unrecognized options: words; give the text to continue with --prompt; see"),
+        ("score a some words", "unrecognized options: words; to score a sentence, give --text; see"),
     ],
 )  # fmt: skip
 def test_the_line_names_the_argument_and_the_cure(arguments, says, encoding):

@@ -98,7 +98,7 @@ def test_pruning_of_digits(rows, digits_run, tmp_path, capsys):
     assert limited["error"] <= 1.1 * curve[0.0]
     main(["prune", str(run)])
     shown = capsys.readouterr().out
-    assert "valid error, weights dropped in the order of" in shown
+    assert "valid error by share of weights dropped, smallest first by:" in shown
     assert "80.00% dropped: error" in shown
 
 
@@ -128,6 +128,12 @@ def test_inspect_a_run(rows, digits_run, trained, fail):
     assert "not a run" in fail("inspect", trained("lstm").parent)
     file = trained("lstm") / "weights.safetensors"
     assert "has no posterior; give a file of Posterior.save" in fail("inspect", file)
+
+
+def test_inspect_the_model_in_the_package(rows, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (summary,) = rows("inspect", "pretrained")
+    assert summary["weights"] == sum(row["weights"] for row in summary["tensors"]) > 600_000
 
 
 def test_what_digits_do_not_have(fail, digits_run, trained, tmp_path):

@@ -137,8 +137,12 @@ def test_a_file_cut_short_is_noticed_without_reading_it(runs, listed):
 
 def test_a_folder_without_runs(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    main(["list"])
+    assert capsys.readouterr().out == "no runs yet: `bayesrnn train` makes runs/.\n"
+    main(["list", "--json"])
+    assert capsys.readouterr().out == "[]\n"
     for arguments, said in [
-        ([], "bayesrnn: runs: no such folder.\n"),
+        (["none"], "bayesrnn: none: no such folder.\n"),
         (["file"], "bayesrnn: file: this is a file; name a folder.\n"),
     ]:
         (tmp_path / "file").write_text("")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+from contextlib import nullcontext
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from random import Random
@@ -13,6 +15,7 @@ from tyro.conf import Positional
 
 from bayesrnn.cli import COMMANDS
 from bayesrnn.cli.train import Train
+from bayesrnn.files import RESULTS, check_output
 from bayesrnn.tasks import experiments
 from tests.faults.commands import SEED, Outcome, cases, run
 
@@ -214,6 +217,53 @@ def test_a_number_or_path_beyond_reason(place, options, says, monkeypatch):
     assert not (place / "runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("train --data run", "run is a run, not text; use --from to start from it."),
+        ("evaluate run --data run", "--data run is a run, not text"),
+        ("train --resume", "--resume needs --run FOLDER."),
+        ("train --data text --run text", "text exists and is not a run; choose another folder with --run."),
+        ("train --data text --run run", "run exists already; continue it with --resume"),
+        ("prune run --posterior", "--posterior needs --export FILE."),
+        ("prune run --storage int8", "--storage needs --export FILE."),
+        ("prune run --drop 150%", "drop = 1.5 must be below 1"),
+        ("evaluate run --lr 3", "--lr needs --dynamic."),
+        ("compare run --lr 3", "--lr needs --dynamic."),
+        ("score words.txt run", "words.txt is not a run; the run comes first."),
+        ("score words.txt pretrained", "words.txt is not a run; the run comes first."),
+        ("score pretrained words", "words: no such file; to score a sentence, give --text."),
+        ("score pretrain --text w1", "did you mean pretrained?"),
+        ("uncertainty run --samples 1 --out run", "run is a run; choose a place outside."),
+    ],
+)  # fmt: skip
+def test_arguments_that_do_not_go_together(place, options, says, monkeypatch):
+    monkeypatch.chdir(place)
+    fails(*options.split(), says=f"bayesrnn: {says}" if says[0] != "d" else says)
+    assert not (place / "runs").exists()
+
+
+@pytest.mark.parametrize("command", ["compare", "report", "verify", "prune", "train --from"])
+def test_the_model_in_the_package_is_no_run_folder(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    fails(
+        *command.split(),
+        "pretrained",
+        says="pretrained is a model in the package without a run folder",
+    )
+
+
+def test_the_text_of_a_run_is_not_where_it_was(place, tmp_path, monkeypatch):
+    config = (place / "run" / "config.toml").read_text()
+    moved = shutil.copytree(place / "run", tmp_path / "moved")
+    (moved / "config.toml").write_text(config.replace(str(place / "text"), "texts/gone.txt"))
+    monkeypatch.chdir(tmp_path)
+    cure = "moved was trained on texts/gone.txt, which is not there; give --data with its present place."
+    for command in ("evaluate", "calibration", "prune", "train --from", "train --resume --run"):
+        fails(*command.split(), "moved", says=cure)
+    assert run("evaluate", "moved", "--data", place / "text").code == 0
+
+
 def test_a_path_with_a_nul_character(place):
     fails("evaluate", "a\0b", says="has a NUL character")
     fails("train", "--data", "a\0b", says="has a NUL character")
@@ -254,6 +304,49 @@ def test_only_regular_files_outside_runs_are_replaced(place, name, tmp_path, mon
     fails(*command, tmp_path / "none" / "file", says="no such folder")
     assert weights.read_bytes() == before
     assert (tmp_path / "fifo").is_fifo()
+
+
+@pytest.mark.parametrize(
+    ("line", "command"),
+    [
+        ("prune run --export", "prune --export"),
+        ("report run --out", "report"),
+        ("captions evaluate run --out", "captions evaluate --out"),
+    ],
+)
+def test_no_file_of_another_kind_is_replaced(place, line, command, tmp_path, monkeypatch):
+    monkeypatch.chdir(place)
+    weights = tmp_path / "weights.safetensors"
+    weights.write_bytes((place / "run" / "weights.safetensors").read_bytes())
+    for path in (place / "words.txt", weights):
+        before = path.read_bytes()
+        says = f"{path} exists and is no file of `bayesrnn {command}`; choose another name."
+        fails(*line.split(), path, says=says)
+        assert path.read_bytes() == before
+
+
+def test_an_earlier_file_of_the_command_or_an_empty_one_is_replaced(place, tmp_path, monkeypatch):
+    monkeypatch.chdir(place)
+    export, page = tmp_path / "small", tmp_path / "page"
+    export.touch()
+    for options in ("--drop 80%", "--drop 0.5 --posterior --storage int8", "--drop 0.8"):
+        before = export.read_bytes()
+        assert run("prune", "run", *options.split(), "--export", export).code == 0
+        assert export.read_bytes() != before
+    assert run("inspect", export).code == 2  # no posterior
+    for _ in range(2):
+        assert run("report", "run", *QUICK["report"].split(), "--out", page).code == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "right"),
+    [("", True), ("[]", True), ('[\n {\n  "image_id": 1', True), ("[1, 2]", False), ("{}", False)],
+)
+def test_results_of_captions_are_known_by_their_beginning(tmp_path, text, right):
+    path = tmp_path / "results.json"
+    path.write_text(text)
+    with nullcontext() if right else pytest.raises(ValueError, match="is no file of"):
+        check_output(path, RESULTS)
 
 
 @pytest.mark.parametrize("command", ["prune", "calibration", "uncertainty"])

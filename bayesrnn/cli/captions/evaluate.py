@@ -14,7 +14,7 @@ from bayesrnn.cli.console import as_json, note, show, show_json
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Measure a caption run: perplexity, BLEU, CIDEr, ROUGE, METEOR, and whether it knows its errors."""
+    """Measure a caption run: perplexity, BLEU, CIDEr, ROUGE, METEOR, whether it knows when it is wrong."""
 
     run_folder: Positional[Path]
     """Run folder of `bayesrnn captions train`."""
@@ -25,7 +25,7 @@ class Evaluate:
     beam: Beam = 3
     """Width of the beam search; 1 for greedy decoding."""
     uncertainty: bool = False
-    """Add how confidence goes with CIDEr, and the entropy for images of noise."""
+    """Add the rank correlation of confidence and CIDEr, and the entropy for images of noise."""
     out: Path | None = None
     """File to write the captions to, as JSON in MSCOCO's format for results."""
     data: Source = ""
@@ -39,7 +39,7 @@ class Evaluate:
 
     def run(self) -> None:
         from bayesrnn.cli.progress import steps
-        from bayesrnn.files import check_output, write_text
+        from bayesrnn.files import RESULTS, check_output, write_text
         from bayesrnn.report.extras import check_extras
         from bayesrnn.report.table import text_table
         from bayesrnn.tasks.captions import knowledge, quality
@@ -48,7 +48,7 @@ class Evaluate:
         if self.uncertainty:
             check_extras(figures=False)
         if self.out is not None:
-            check_output(self.out)
+            check_output(self.out, RESULTS)
         model = open_captioner(self.run_folder, self.data or None, self.features or None)
         counts = [0, self.samples] if self.samples else [0]
         for count in counts:
@@ -94,4 +94,5 @@ class Evaluate:
             results = quality.results(found[-1], split)
             write_text(self.out, as_json(results, indent=1))
             if not self.json:
-                show(f"wrote {self.out}: the captions of {found[-1].way}")
+                at = "at the mean weights" if found[-1].way == "mean" else f"of {found[-1].way}"
+                show(f"wrote {self.out}: the captions {at}")

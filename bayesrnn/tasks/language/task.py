@@ -55,7 +55,9 @@ class LanguageTask:
     goal = Goal("valid_perplexity")
 
     def __init__(self, config: LanguageModelConfig, corpus: Corpus) -> None:
-        shortest = (len(corpus.train) - 1) // config.batch_size  # of a stream, which may be one chunk
+        shortest = (
+            len(corpus.train) - 1
+        ) // config.batch_size  # of a stream, which may be one chunk
         unroll = min(config.unroll, shortest)
         self.cuts = Cuts(corpus.train, num_streams=config.batch_size, unroll=unroll)
         self.valid = corpus.valid

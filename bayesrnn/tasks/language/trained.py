@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 
@@ -11,20 +12,18 @@ from torch import Tensor
 
 from bayesrnn.data.download import cache_folder
 from bayesrnn.data.vocabulary import Vocabulary
+from bayesrnn.files import is_run
 from bayesrnn.methods import Method
 from bayesrnn.tasks.language.config import LanguageModelConfig
 from bayesrnn.tasks.language.data.corpus import load_split
-from bayesrnn.tasks.language.data.sources import find_source
+from bayesrnn.tasks.language.data.sources import check_own_text, find_source
 from bayesrnn.tasks.language.exported import Exported
 from bayesrnn.tasks.language.task import build_method
-from bayesrnn.training.experiment import experiment, open_run
+from bayesrnn.training.experiment import PRETRAINED, experiment, is_pretrained, no_folder, open_run
 from bayesrnn.training.run import Run, labels
 
 VOCABULARY = "vocabulary.txt"
 """A run's vocabulary: one word per line, in token order."""
-
-PRETRAINED = Path("pretrained")
-"""The name of the model in the package: a posterior trained on pydocs by `make pretrained`."""
 
 Texts = dict[tuple[str, str, Vocabulary], Tensor]
 """Tokens read so far, by text, split and vocabulary."""
@@ -50,6 +49,8 @@ class TrainedModel:
     def tokens(self, split: str, data: str | None = None, *, option: str = "--data") -> Tensor:
         """A split of the model's own text or of another, which must contain a word the model knows."""
         name = data or self.config.data
+        if data is None:
+            check_own_text(self.path, name)
         tokens = self.any_tokens(split, name, option=option)
         if self.share_known(tokens) == 0:
             raise ValueError(f"{self.path}: no word of {name} is in the run's vocabulary.")
@@ -59,6 +60,10 @@ class TrainedModel:
         """A split of any text."""
         key = (data, split, self.vocabulary)
         if key not in self.texts:
+            if is_run(Path(data)):
+                raise ValueError(
+                    f"{option} {data} is a run, not text; name a file or folder of text."
+                )
             cache = cache_folder()
             source = find_source(data, cache, option)
             self.texts[key] = load_split(source, split, self.vocabulary, cache)
@@ -82,14 +87,15 @@ def open_trained(*paths: Path) -> list[TrainedModel]:
     texts: Texts = {}
     found = []
     for path in paths:
-        in_package = path == PRETRAINED and not path.exists()
-        if in_package or path.is_file():
-            exported = Exported.open(_pretrained() if in_package else path)
+        if is_pretrained(path) or path.is_file():
+            exported = Exported.open(model_file(path))
             name, config, vocabulary = path.name, exported.config, exported.vocabulary
             found.append(
                 TrainedModel(name, path, config, vocabulary, exported.load_method, texts=texts)
             )
         else:
+            if not path.exists() and get_close_matches(str(path), [str(PRETRAINED)]):
+                raise ValueError(f"{path}: no such run folder; did you mean {PRETRAINED}?")
             run = open_language_run(path)
             found.append(_of_run(run, run.name, texts))
     names = [model.name for model in found]
@@ -101,14 +107,17 @@ def open_trained(*paths: Path) -> list[TrainedModel]:
 
 def open_folder(path: Path) -> TrainedModel:
     """The model in a run folder; ValueError for an exported file."""
+    if is_pretrained(path):
+        raise no_folder(path)
     (model,) = open_trained(path)
     if model.run is None:
         raise ValueError(f"{path} is one file; this needs the folder of a run.")
     return model
 
 
-def _pretrained() -> Path:
-    return Path(__file__).with_name("pretrained.safetensors")
+def model_file(path: Path) -> Path:
+    """The file that a path stands for: itself, or the model in the package."""
+    return Path(__file__).with_name("pretrained.safetensors") if is_pretrained(path) else path
 
 
 def open_language_run(folder: Path) -> Run:

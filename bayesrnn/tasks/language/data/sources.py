@@ -6,7 +6,7 @@ from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
 
-from bayesrnn.files import printable
+from bayesrnn.files import is_run, printable
 from bayesrnn.tasks.language.data.corpus import Source
 
 NAMED = ("pydocs", "ptb", "wikitext-2")
@@ -37,14 +37,28 @@ def find_source(data: str, cache: Path, option: str = "--data") -> Source:
         return wikitext2(cache)
     from bayesrnn.tasks.language.data.text import text_files
 
-    if not _exists(data):
+    if not _is_there(data):
         near = get_close_matches(data, NAMED, n=1)
         hint = f"did you mean {near[0]}?" if near else f"use a path, or one of {', '.join(NAMED)}."
         raise ValueError(f"{option} {printable(data)}: no such file or folder; {hint}")
-    return text_files(Path(data).expanduser())
+    path = Path(data).expanduser()
+    if is_run(path):
+        raise ValueError(f"{printable(data)} is a run, not text; use --from to start from it.")
+    return text_files(path)
 
 
-def _exists(data: str) -> bool:
+def check_own_text(run: Path, data: str) -> None:
+    """Raise ValueError if the text that a run was trained on is not there any more."""
+    if not _is_there(data):
+        raise ValueError(
+            f"{run} was trained on {printable(data)}, which is not there; give --data with its present place."
+        )
+
+
+def _is_there(data: str) -> bool:
+    """Whether it is the name of a source, or a file or folder that exists."""
+    if data in NAMED:
+        return True
     try:
         return Path(data).expanduser().exists()
     except (OSError, ValueError, RuntimeError):  # too long, a zero byte, ~ of nobody, no permission
