@@ -174,7 +174,7 @@ def test_bad_input(fail, trained, tmp_path):
         (("prune", bbb, "--data", empty), "no words"),
         (("prune", bbb, "--streams", 0), "streams = 0"),
         (("prune", tmp_path / "nothing"), "no such run folder"),
-        (("prune", foreign), "no safetensors file"),
+        (("prune", foreign), "not a safetensors file"),
         (("prune", bbb, "--data", foreign), "no word of"),
         (("prune", bbb, "--baseline", trained("sgld")), "cannot be pruned as one"),
         (("uncertainty", bbb, "--words", 5), "longer than a text of 5 words"),
@@ -195,7 +195,7 @@ def test_bad_input(fail, trained, tmp_path):
         (("report", bbb, "--out", tmp_path / "no" / "page.html"), "no such folder"),
         (("report", tmp_path), "not a run"),
         (("report",), "at least one run"),
-        (("evaluate", foreign), "no safetensors file"),
+        (("evaluate", foreign), "not a safetensors file"),
     ]
     for arguments, message in cases:
         assert message in fail(*arguments), arguments
