@@ -119,6 +119,8 @@ def _train(experiment: Experiment, options: Train[Any]) -> None:
                 note(line)
         if trainer.finished:
             last = None
+            if resumed:
+                resumed.write_config()  # with the settings it has, as this version writes them
             text = nothing_to_do(trainer, experiment, folder)
         else:
             if resumed:
