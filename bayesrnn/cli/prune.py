@@ -110,10 +110,10 @@ class Prune:
         self._report(study, {PICTURES[0]: lambda: figures.pruning_curves(study.curves, self.split)})
 
     def _study(self, models: list[Prunable], measured: str) -> PruningStudy:
-        from bayesrnn.evaluation.pruning_study import study_pruning
+        from bayesrnn.evaluation.pruning_study import posterior_of, study_pruning
 
         model, *others = models
-        model.posterior  # noqa: B018 (says so if there is none, before any work)
+        posterior_of(model.method, model.method_name, model.path)  # reject before any work
         self._make_folder(PICTURES[:1])
         with self._progress() as tell:
             return study_pruning(

@@ -47,10 +47,11 @@ def check_settings(header: Mapping[str, Any], source: Path, config: Settings) ->
     """Raise ValueError if the header of `source` says that it belongs to other settings, or to more."""
     names = _bound(header).get("names")
     path = source.parent / "config.toml"
-    written = read_toml(path)[1] if isinstance(names, list) else {}
-    for name in names if isinstance(names, list) else ():
-        if not isinstance(name, str) or name not in written:
-            raise ValueError(f"{path} is damaged: it has no {name!r}. Restore it from a copy.")
+    if isinstance(names, list):  # files of earlier versions have none
+        written = read_toml(path)[1]
+        for name in names:
+            if not isinstance(name, str) or name not in written:
+                raise ValueError(f"{path} is damaged: it has no {name!r}. Restore it from a copy.")
     present = _lasting(config)
     for name, value in _table(_bound(header), "settings").items():
         if name in present and present[name] != value:

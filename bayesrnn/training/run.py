@@ -24,7 +24,6 @@ from bayesrnn.files import JsonLines, is_run, write_text
 from bayesrnn.methods import Method
 from bayesrnn.storage import load_header, load_tensors, save_tensors
 from bayesrnn.training.binding import binding, check_binding
-from bayesrnn.training.settings import FILES as FILES
 from bayesrnn.training.settings import Settings
 
 M = TypeVar("M", bound=Method)

@@ -14,7 +14,8 @@ from bayesrnn.storage import load_header, load_tensors
 from bayesrnn.training.binding import bound_files, check_settings
 from bayesrnn.training.checkpoint import FORMAT
 from bayesrnn.training.experiment import is_pretrained, no_folder, open_run
-from bayesrnn.training.run import FILES, Run
+from bayesrnn.training.run import Run
+from bayesrnn.training.settings import FILES
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from bayesrnn.data.vocabulary import END
 from bayesrnn.evaluation.pruning import DROPS
-from bayesrnn.evaluation.pruning_study import SIGNAL_TO_NOISE
 from bayesrnn.report import calibration, learning
 from bayesrnn.report.calibration import CalibrationRow
 from bayesrnn.report.coloured import coloured, legend
@@ -300,10 +299,10 @@ def _posterior(
 
 
 def _pruning(study: PruningStudy, key: str, words: int) -> str:
-    whole = study.curves[SIGNAL_TO_NOISE][0.0]
+    whole = study.whole
     note = (
         f"Weights set to zero in the order of |&mu;|/&sigma;. With {study.drop:.0%} of them dropped, "
-        f"perplexity is {study.perplexity:.1f}; with none, {whole:.1f}: on the first {words:,} words "
+        f"perplexity is {study.at_drop:.1f}; with none, {whole:.1f}: on the first {words:,} words "
         "of the validation text, which suffice for a curve. In the patterns a black dot is a weight that "
         "is kept; a white row is a unit without inputs to that gate."
     )

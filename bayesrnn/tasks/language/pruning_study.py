@@ -12,8 +12,7 @@ from torch import Tensor
 
 from bayesrnn.compact import Storage
 from bayesrnn.evaluation import pruning_study
-from bayesrnn.evaluation.pruning_study import SIGNAL_TO_NOISE as SIGNAL_TO_NOISE
-from bayesrnn.evaluation.pruning_study import Prunable
+from bayesrnn.evaluation.pruning_study import Prunable, PruningStudy
 from bayesrnn.methods import Method
 from bayesrnn.posterior import Posterior
 from bayesrnn.report.table import text_table
@@ -26,16 +25,6 @@ from bayesrnn.tasks.language.trained import TrainedModel
 from bayesrnn.training.experiment import Progress
 
 TIMED_WORDS, TIMED_ROUNDS = 8000, 5
-
-
-@dataclass(frozen=True)
-class PruningStudy(pruning_study.PruningStudy):
-    """Perplexity by share of weights dropped, for each order of dropping, and at the chosen share."""
-
-    @property
-    def perplexity(self) -> float:
-        """Perplexity with that share dropped by signal to noise."""
-        return self.at_drop
 
 
 def study_pruning(
@@ -60,7 +49,7 @@ def study_pruning(
     models = [trained] if baseline is None else [trained, baseline]
     check_same_text(models, (split,), data)
     model, *others = (_prunable(each, split, data, streams, words) for each in models)
-    found = pruning_study.study_pruning(
+    return pruning_study.study_pruning(
         model,
         split=split,
         measured="perplexity",
@@ -70,7 +59,6 @@ def study_pruning(
         baseline=others[0] if others else None,
         progress=progress,
     )
-    return PruningStudy(**vars(found))
 
 
 def posterior_of(trained: TrainedModel) -> Posterior:
