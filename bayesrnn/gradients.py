@@ -51,7 +51,7 @@ def add_grads(gradients: Mapping[nn.Parameter, Tensor]) -> None:
     for parameter, gradient in gradients.items():
         if not parameter.requires_grad:
             continue
-        if processes.in_group() or torch_private.has_hooks(parameter):
+        if processes.may_be_wrapped() or torch_private.has_hooks(parameter):
             torch.autograd.backward(parameter, gradient)
         elif parameter.grad is None:
             parameter.grad = gradient

@@ -280,8 +280,8 @@ class Posterior:
                 "this draw has no gradient: call loss.backward() on a loss that was computed inside the "
                 "`with posterior.sample() as draw:` block, and accumulate each draw once."
             )
-        # As exact as the passes compute, so that they need not convert it.
-        weight = torch.tensor(kl_weight, dtype=g.dtype)
+        # As exact as the passes compute, and where they do, so that they need not convert it.
+        weight = torch.full((), kl_weight, dtype=g.dtype, device=g.device)
         weights = {"kl_weight": weight, "sigma_weight": weight * self.sigma_temperature}
         expected = self.kl_gradient == "expected"
         gradients = passes.expected_gradients_ if expected else passes.sampled_gradients_

@@ -12,7 +12,8 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Generator, Tensor, nn
 
-from bayesrnn import persistence
+from bayesrnn import persistence, ranks
+from bayesrnn.devices import rng_state, set_rng_state
 from bayesrnn.gradients import add_grads, check_closure, checked_kl_weight, loss_of, without_graph
 from bayesrnn.kernels import noise, passes
 from bayesrnn.posterior import Posterior
@@ -72,6 +73,9 @@ class Sharpened:
         )
         self.kl_theta = torch.zeros((), device=posterior.rho.device)
         """KL_theta of the last minibatch in nats."""
+        self.together = False
+        """Whether the ranks, which must draw the same noise, sharpen on all their minibatches together: the
+        sum of their gradients is then that of one minibatch."""
 
     @property
     def kappa(self) -> nn.Parameter:
@@ -106,9 +110,11 @@ class Sharpened:
         check_closure(closure)
         posterior, weights = self.posterior, self.posterior.weights
         phi = posterior.draw(generator=generator)
-        rng = _rng_state(posterior.rho.device) if self.exact else None
+        rng = rng_state(posterior.rho.device) if self.exact else None
         with weights.holding(phi.leaves):
             g_phi = self._gradient(closure, phi.leaves)
+        if self.together:
+            ranks.sum_(g_phi)
         theta, self.kl_theta = self._sharpen(phi.theta, g_phi, self._eta_unit, generator)
         leaves = weights.leaves(theta)
         with weights.holding(leaves):
@@ -116,14 +122,18 @@ class Sharpened:
             loss_of(value).backward()
         g_theta = weights.flatten([leaf.grad for leaf in leaves])
         assert g_theta is not None  # the first pass has shown that the loss reaches the weights
-        settings = {"sigma0": self.sigma0, "loss_scale": self.loss_scale}
         g = g_theta
+        if self.together:
+            g_theta = g_theta.clone()
+            ranks.sum_(g_theta)
+        settings = {"sigma0": self.sigma0, "loss_scale": self.loss_scale}
         if rng is not None:
             u = sharpening.hessian_direction(g_theta, g_phi, self.eta, **settings)
-            g = g_theta + self._hessian_product(closure, phi.theta, u, rng)
+            g = g + self._hessian_product(closure, phi.theta, u, rng)
         kappa, eta_unit = self.kappa.detach(), self._eta_unit
         passes.kappa_gradient_(g_phi, g_theta, kappa, eta_unit=eta_unit, **settings)
-        add_grads({self.kappa: g_phi})  # g_phi is now the gradient of kappa
+        # g_phi is now the gradient of kappa; together, all ranks have the same, and will add it up.
+        add_grads({self.kappa: g_phi / ranks.world() if self.together else g_phi})
         posterior.accumulate_grad(phi, kl_weight=kl_weight, g=g)
         return without_graph(value)
 
@@ -261,23 +271,12 @@ class Sharpened:
         return torch.zeros_like(u) if product is None else product
 
 
-def _rng_state(device: torch.device) -> Tensor:
-    if device.type == "cpu":
-        return torch.get_rng_state()
-    return torch.get_device_module(device).get_rng_state(device)
-
-
 @contextmanager
 def _replayed_rng(state: Tensor, device: torch.device) -> Iterator[None]:
     """Run with an earlier state of the global random generator, then put the present one back."""
-    present = _rng_state(device)
-    set_state = (
-        torch.set_rng_state
-        if device.type == "cpu"
-        else lambda s: torch.get_device_module(device).set_rng_state(s, device)
-    )
-    set_state(state)
+    present = rng_state(device)
+    set_rng_state(device, state)
     try:
         yield
     finally:
-        set_state(present)
+        set_rng_state(device, present)

@@ -63,7 +63,7 @@ class Method(Protocol):
         ...
 
     def step(
-        self, closure: Callable[[], T], *, kl_weight: float, generator: Generator
+        self, closure: Callable[[], T], *, kl_weight: float, generator: Generator | None
     ) -> StepResult[T]:
         """Add one minibatch's gradients to `.grad`.
 
@@ -71,7 +71,13 @@ class Method(Protocol):
         """
         ...
 
-    def after_step(self, *, lr: float, kl_weight: float, generator: Generator) -> None: ...
+    def share_noise(self) -> None:
+        """Prepare for ranks that draw the same noise: together their minibatches count as one."""
+        ...
+
+    def after_step(self, *, lr: float, kl_weight: float, generator: Generator | None) -> None:
+        """Called after each step of the optimiser, on all ranks with the same noise."""
+        ...
 
     def after_epoch(self) -> None: ...
 

@@ -74,12 +74,15 @@ class BayesByBackprop:
         return self.posterior.weights.model_weights()
 
     def step(
-        self, closure: Callable[[], T], *, kl_weight: float, generator: Generator
+        self, closure: Callable[[], T], *, kl_weight: float, generator: Generator | None
     ) -> StepResult[T]:
         value = self.posterior.backward(closure, kl_weight=kl_weight, generator=generator)
         return StepResult(value)
 
-    def after_step(self, *, lr: float, kl_weight: float, generator: Generator) -> None:
+    def share_noise(self) -> None:
+        pass
+
+    def after_step(self, *, lr: float, kl_weight: float, generator: Generator | None) -> None:
         pass
 
     def after_epoch(self) -> None:

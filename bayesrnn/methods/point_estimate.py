@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Generator, Tensor, nn
 
+from bayesrnn.devices import device_of, generator_on, rng_state, set_rng_state
 from bayesrnn.ensemble import sample_generators
 from bayesrnn.gradients import loss_of
 from bayesrnn.methods import method
@@ -49,13 +50,16 @@ class PointEstimate:
         return dict(self.model.named_parameters())
 
     def step(
-        self, closure: Callable[[], T], *, kl_weight: float, generator: Generator
+        self, closure: Callable[[], T], *, kl_weight: float, generator: Generator | None
     ) -> StepResult[T]:
         value = closure()
         loss_of(value).backward()
         return StepResult(value)
 
-    def after_step(self, *, lr: float, kl_weight: float, generator: Generator) -> None:
+    def share_noise(self) -> None:
+        pass
+
+    def after_step(self, *, lr: float, kl_weight: float, generator: Generator | None) -> None:
         pass
 
     def after_epoch(self) -> None:
@@ -95,17 +99,18 @@ def _mask_member(model: nn.Module, seed: int, *, held: bool) -> Member:
     With `held`, the random state is reset on every call of the model: the masks are the same for a whole
     sequence, however it is split into chunks.
     """
-    rng_state = torch.Generator().manual_seed(seed).get_state()
+    device = device_of(model)
+    own = generator_on(device, seed).get_state()
 
     def reset() -> None:
         if held:
-            torch.set_rng_state(rng_state)
+            set_rng_state(device, own)
 
     @contextmanager
     def dropping() -> Iterator[None]:
-        nonlocal rng_state
-        outside, mode = torch.get_rng_state(), model.training
-        torch.set_rng_state(rng_state)
+        nonlocal own
+        outside, mode = rng_state(device), model.training
+        set_rng_state(device, own)
         hook = model.register_forward_pre_hook(lambda *_: reset())
         model.train()
         try:
@@ -113,7 +118,7 @@ def _mask_member(model: nn.Module, seed: int, *, held: bool) -> Member:
         finally:
             hook.remove()
             model.train(mode)
-            rng_state = rng_state if held else torch.get_rng_state()
-            torch.set_rng_state(outside)
+            own = own if held else rng_state(device)
+            set_rng_state(device, outside)
 
     return dropping

@@ -51,7 +51,7 @@ class Sgld(PointEstimate):
         return self.flat.model_weights()
 
     def step(
-        self, closure: Callable[[], T], *, kl_weight: float, generator: Generator
+        self, closure: Callable[[], T], *, kl_weight: float, generator: Generator | None
     ) -> StepResult[T]:
         theta = self.theta.detach()
         leaves = self.flat.leaves(theta)
@@ -62,7 +62,7 @@ class Sgld(PointEstimate):
         add_grads({self.theta: langevin_gradient(g, theta, self.prior_sigma, kl_weight)})
         return result
 
-    def after_step(self, *, lr: float, kl_weight: float, generator: Generator) -> None:
+    def after_step(self, *, lr: float, kl_weight: float, generator: Generator | None) -> None:
         langevin_noise_(self.theta, lr, kl_weight, generator)
 
     def after_epoch(self) -> None:
@@ -93,7 +93,10 @@ class Sgld(PointEstimate):
         return {"theta": self.theta.detach(), **samples}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        self.samples = [state[name].clone() for name in sorted(state) if name != "theta"]
+        device = self.theta.device
+        self.samples = [
+            state[name].to(device, copy=True) for name in sorted(state) if name != "theta"
+        ]
         copy_state(self.state_dict(), state)
 
     def _sample(self, theta: Tensor) -> AbstractContextManager[None]:

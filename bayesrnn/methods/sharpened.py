@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from torch import Generator, Tensor, nn
 
+from bayesrnn import ranks
 from bayesrnn.methods.base import StepResult
 from bayesrnn.methods.bbb import BayesByBackprop, build_posterior
 from bayesrnn.sharpened import Sharpened
@@ -44,10 +45,15 @@ class PosteriorSharpening(BayesByBackprop):
         return self.sharpened.parameters()
 
     def step(
-        self, closure: Callable[[], T], *, kl_weight: float, generator: Generator
+        self, closure: Callable[[], T], *, kl_weight: float, generator: Generator | None
     ) -> StepResult[T]:
         value = self.sharpened.backward(closure, kl_weight=kl_weight, generator=generator)
-        return StepResult(value, {"kl_theta": self.sharpened.kl_theta})
+        # Where the ranks sharpen on all their minibatches together, its KL is one, not one for each.
+        once = 1 / ranks.world() if self.sharpened.together else 1.0
+        return StepResult(value, {"kl_theta": self.sharpened.kl_theta * once})
+
+    def share_noise(self) -> None:
+        self.sharpened.together = True
 
     def state_dict(self) -> dict[str, Tensor]:
         return self.sharpened.state_dict()

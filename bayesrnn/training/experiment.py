@@ -43,16 +43,37 @@ class Goal:
 
 
 @dataclass(frozen=True)
-class Minibatch:
-    """The result of one minibatch."""
+class Part:
+    """One of the parts that every minibatch is divided into: over ranks, and one after the other.
 
-    loss: float
-    """The loss that was differentiated, in nats."""
+    The gradient of a minibatch is the sum of those of its parts. So a part weighs each of its nats as the
+    minibatch does, and pays its share of the minibatch's KL weight.
+    """
+
+    number: int = 0
+    of: int = 1
+
+    @property
+    def kl_share(self) -> float:
+        return 1 / self.of
+
+    def rows(self, size: int) -> slice:
+        """The streams or examples of this part, of a minibatch that has `size` of them."""
+        return slice(size * self.number // self.of, size * (self.number + 1) // self.of)
+
+
+@dataclass(frozen=True)
+class Minibatch:
+    """The result of one part of a minibatch; losses, units, items and metrics add up over the parts."""
+
+    loss: Tensor
+    """What the part adds to the loss of the minibatch, in nats; a tensor, so that no GPU need be awaited."""
     units: float
     """loss / units is nats per item."""
     items: int
     """Number of words or examples."""
     kl_weight: float
+    """That of the whole minibatch."""
     metrics: Mapping[str, float | Tensor] = field(default_factory=dict)
     """Metrics reported by the method, in nats; the loop sums them over the epoch."""
 
@@ -69,6 +90,8 @@ class Task(Protocol):
     hopeless: float
     """Nats per item above which training counts as diverged."""
     goal: Goal
+    rows: int
+    """Number of streams or examples in a minibatch: it can have no more parts."""
 
     def __len__(self) -> int:
         """Number of minibatches in an epoch."""
@@ -76,16 +99,19 @@ class Task(Protocol):
 
     def begin_epoch(self, epoch: int) -> None: ...
 
-    def step(self, method: Method, index: int, generator: Generator) -> Minibatch:
-        """Add the gradients of minibatch `index` of this epoch to `.grad`."""
+    def step(
+        self, method: Method, index: int, part: Part, generator: Generator | None
+    ) -> Minibatch:
+        """Add the gradients of a part of minibatch `index` of this epoch to `.grad`."""
         ...
 
     def carried(self) -> dict[str, Tensor]:
-        """The tensors carried from minibatch to minibatch, such as a recurrent state."""
+        """The tensors carried from minibatch to minibatch, such as a recurrent state: of the parts that were
+        computed here, joined along the second axis."""
         ...
 
     def carry(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore the carried tensors from a checkpoint."""
+        """Restore the carried tensors of all parts from a checkpoint."""
         ...
 
     def training_metrics(self, nats: float) -> dict[str, Any]:

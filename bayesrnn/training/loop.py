@@ -1,17 +1,25 @@
-"""The training loop. A stopped run resumes from its checkpoint bit for bit."""
+"""The training loop, on one process or on many. A stopped run resumes from its checkpoint bit for bit.
+
+Started by torchrun, each rank computes its part of every minibatch, and the gradients are added up; the
+weights are the same on all ranks, to the last bit. The first rank alone writes files.
+"""
 
 from __future__ import annotations
 
+import json
 import math
+import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
+from bayesrnn import ranks
+from bayesrnn.devices import generator_on, rng_state, seed_from, set_rng_state
 from bayesrnn.gradients import total_norm
 from bayesrnn.kernels import one_pass
 from bayesrnn.methods import Method
@@ -20,10 +28,13 @@ from bayesrnn.training import Diverged
 from bayesrnn.training.averaging import STEPS_BETWEEN_UPDATES, WeightAverage
 from bayesrnn.training.binding import check_binding
 from bayesrnn.training.checkpoint import FORMAT, Position, part, read_checkpoint
-from bayesrnn.training.experiment import Minibatch, Task
+from bayesrnn.training.experiment import Minibatch, Part, Task
 from bayesrnn.training.run import Run
+from bayesrnn.weights import processes
 
 STEPS_BETWEEN_METRICS = 100
+STEPS_BETWEEN_READS = 10
+"""Steps after which losses are read from a GPU: to read each at once would make it wait."""
 
 LARGEST_RHO_STEP = 0.1
 """Upper limit on a step of rho, and so of log sigma, where rho has a larger learning rate."""
@@ -57,6 +68,8 @@ class Trainer:
         self.task = task
         self.method = method
         self.parameters = list(method.parameters())
+        self.device = self.parameters[0].device
+        self.parts = own_parts(task.rows, config.accumulate)
         kinds = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
         self._rho = rho = method.rho()
         others = [parameter for parameter in self.parameters if parameter is not rho]
@@ -66,15 +79,26 @@ class Trainer:
         # Fused: one pass over each parameter instead of one per operation.
         self.optimizer = kinds[config.optimizer](groups, lr=config.lr, fused=True)
         self.average = WeightAverage(self.parameters, config.average) if config.average else None
-        self.noise = torch.Generator().manual_seed(config.seed + 1)
+        self.noise = generator_on(self.device, self._seed("noise", config.seed + 1))
+        self.common = self.noise
+        """Noise that is the same on all ranks."""
+        if ranks.world() > 1:
+            self.common = generator_on(self.device, seed_from(config.seed, "common"))
+            if config.shared_noise:
+                method.share_noise()
         self.checkpoint_seconds = 60 * checkpoint_minutes
         self.stop: int = 0
         self._at = Position(task.goal.worst)
         self._running = False
         self._best: tuple[dict[str, Tensor], dict[str, Any]] | None = None
         self._measured: list[dict[str, Any]] = []
+        self._unread: list[tuple[Minibatch, Tensor]] = []
+        self._timed_items = 0
+        self._last_checkpoint = 0.0
+        self._checkpoint_due = False
         self._kl_per_item: float | None = None
-        self._dropout_rng = torch.Generator().manual_seed(config.seed + 2).get_state()
+        dropout = generator_on(self.device, self._seed("dropout", config.seed + 2))
+        self._dropout_rng = dropout.get_state()
 
     @property
     def finished(self) -> bool:
@@ -103,15 +127,18 @@ class Trainer:
 
     def run(self) -> Iterator[Progress]:
         """Train, yielding after each step, until done, stopped or out of patience."""
-        outside = torch.get_rng_state()
-        torch.set_rng_state(self._dropout_rng)
+        processes.check_equal(**{str(n): p for n, p in enumerate(self.parameters)})
+        outside = rng_state(self.device)
+        set_rng_state(self.device, self._dropout_rng)
         self._running = True
         try:
             new_run = self._at == Position(self.task.goal.worst)
             if new_run:  # write a checkpoint at once, so that it can be resumed whatever happens
-                self.run_folder.metrics.truncate(0)
+                if ranks.is_first():
+                    self.run_folder.metrics.truncate(0)
                 self.save_checkpoint()
-            yield from self._steps()
+            with processes.unwrapped():
+                yield from self._steps()
         except OSError as error:
             raise OSError(
                 f"cannot write to {self.run_folder.folder}: {error}. What was written before is intact; make "
@@ -119,33 +146,30 @@ class Trainer:
             ) from None
         finally:
             self._running = False
-            self._dropout_rng = torch.get_rng_state()
-            torch.set_rng_state(outside)
+            self._dropout_rng = rng_state(self.device)
+            set_rng_state(self.device, outside)
 
     def _steps(self) -> Iterator[Progress]:
-        last_checkpoint = time.monotonic()
-        timed_items, timed_seconds = 0, 0.0
+        self._last_checkpoint = time.monotonic()
+        timed_seconds = 0.0
         while not self.finished:
             clock = time.monotonic()
-            done = self._step()
+            self._step()
             timed_seconds += time.monotonic() - clock
-            timed_items += done.items
             recent = self._recent_metrics
             self._measure_step()
             epoch_over = self._at.cut == len(self.task)
             if epoch_over:
                 self._end_epoch()
-                self.run_folder.timing.append(
-                    {
-                        "epoch": self._at.epoch,
-                        "seconds": timed_seconds,
-                        f"{self.task.item}s": timed_items,
-                    }
-                )
-                timed_items, timed_seconds = 0, 0.0
-            if epoch_over or time.monotonic() - last_checkpoint >= self.checkpoint_seconds:
+                items = {f"{self.task.item}s": self._timed_items}
+                if ranks.is_first():
+                    self.run_folder.timing.append(
+                        {"epoch": self._at.epoch, "seconds": timed_seconds, **items}
+                    )
+                self._timed_items, timed_seconds = 0, 0.0
+            if epoch_over or self._checkpoint_due:
                 self.save_checkpoint()
-                last_checkpoint = time.monotonic()
+                self._last_checkpoint = time.monotonic()
             measured = tuple(self._measured)
             self._measured.clear()
             yield Progress(self._at.epoch, self._at.cut, recent, self._kl_per_item, measured)
@@ -153,44 +177,103 @@ class Trainer:
                 self.save_checkpoint()
                 return
 
-    def _step(self) -> Minibatch:
+    def _step(self) -> None:
         at, method = self._at, self.method
         if at.cut == 0:
             self.task.begin_epoch(at.epoch)
             method.model.train()
         lr = self.config.learning_rate(at.epoch)
         self.optimizer.zero_grad()
-        done = self.task.step(method, at.cut, self.noise)
-        gradient_norm = total_norm(self.parameters).item()
-        if not (math.isfinite(gradient_norm) and math.isfinite(done.loss)):
-            self._diverged(done.loss / done.units)
-        clip_factor = min(1.0, self.config.clip / (gradient_norm + 1e-6))
-        if self.config.optimizer != "sgd":
-            for parameter in self.parameters:
-                if clip_factor < 1 and parameter.grad is not None:
-                    parameter.grad.mul_(clip_factor)
-            clip_factor = 1.0
+        done = self._gradients()
+        ranks.sum_(*(p.grad for p in self.parameters if p.grad is not None))
+        gradient_norm = total_norm(self.parameters)
+        self._unread.append((done, gradient_norm))
+        if self.device.type == "cpu" or len(self._unread) == STEPS_BETWEEN_READS:
+            self._read()
+        rest = self._clip(gradient_norm)
         for group in self.optimizer.param_groups:
-            # For SGD, scaling the learning rate clips the gradient without rewriting it.
-            group["lr"] = lr * clip_factor * group["scale"]
+            group["lr"] = lr * rest * group["scale"]
         self._limit_rho_step()
         self.optimizer.step()
-        method.after_step(lr=lr, kl_weight=done.kl_weight, generator=self.noise)
+        method.after_step(lr=lr, kl_weight=done.kl_weight, generator=self.common)
 
         at.cut += 1
+        ranks.sign_of_life(at.epoch * len(self.task) + at.cut)
         # At least once an epoch, so that it is never the initial weights that are validated.
         if self.average and at.cut % min(STEPS_BETWEEN_UPDATES, len(self.task)) == 0:
             self.average.update()
-        at.nats += done.loss
-        at.steps += done.units
-        at.recent_nats += done.loss
-        at.recent_steps += done.units
-        for name, value in done.metrics.items():
-            at.sums[name] = at.sums.get(name, 0.0) + float(value)
-        recent = at.recent_nats / at.recent_steps
-        if at.recent_steps > 20 * done.units and recent > self.task.hopeless:
-            self._diverged(recent)
+
+    def _gradients(self) -> Minibatch:
+        """The gradients of this rank's parts of the minibatch, and what they add up to."""
+        task, noise = self.task, self.noise
+        first, *others = self.parts
+        before = noise.get_state() if others and self.config.shared_noise else None
+        done = task.step(self.method, self._at.cut, first, noise)
+        for other in others:
+            if before is not None:
+                noise.set_state(before)
+            more = task.step(self.method, self._at.cut, other, noise)
+            done = replace(
+                done,
+                loss=done.loss + more.loss,
+                units=done.units + more.units,
+                items=done.items + more.items,
+                metrics={name: value + more.metrics[name] for name, value in done.metrics.items()},
+            )
         return done
+
+    def _clip(self, gradient_norm: Tensor) -> float:
+        """Clip the gradient by its norm; returns what is left to do, as a factor for the learning rate."""
+        clip = self.config.clip
+        if self.device.type != "cpu":  # without waiting for the norm
+            factor = (clip / (gradient_norm + 1e-6)).clamp_max(1.0)
+        else:
+            factor = min(1.0, clip / (gradient_norm.item() + 1e-6))
+            # For SGD, scaling the learning rate clips the gradient without rewriting it.
+            if self.config.optimizer == "sgd" or factor == 1:
+                return factor
+        for parameter in self.parameters:
+            if parameter.grad is not None:
+                parameter.grad.mul_(factor)
+        return 1.0
+
+    def _read(self) -> None:
+        """Add the losses of the latest steps, over all ranks, to the sums of the epoch."""
+        at, unread = self._at, self._unread
+        if not unread:
+            return
+        self._unread = []
+        names = list(unread[0][0].metrics)
+        exact = torch.float32 if self.device.type == "mps" else torch.float64
+        columns = (
+            [norm, done.loss, *(torch.as_tensor(done.metrics[name]) for name in names)]
+            for done, norm in unread
+        )
+        rows = torch.stack([torch.stack([v.to(exact) for v in row]) for row in columns])
+        due = time.monotonic() - self._last_checkpoint >= self.checkpoint_seconds
+        # Whoever is told to stop, all do; when to write is for the first to say.
+        flags = [float(self.stop != 0), float(due and ranks.is_first())]
+        counts = torch.tensor([[d.units, d.items, *flags] for d, _ in unread])
+        norms, *sums = torch.cat([rows.cpu().double(), counts.double()], 1).unbind(1)
+        added = torch.stack(sums)
+        ranks.sum_(added)
+        self._checkpoint_due = bool(added[-1, -1])
+        for norm, (loss, *metrics, units, items, stop, _) in zip(
+            norms.tolist(), added.T.tolist(), strict=True
+        ):
+            if not (math.isfinite(norm) and math.isfinite(loss)):
+                self._diverged(loss / units)
+            at.nats += loss
+            at.steps += units
+            at.recent_nats += loss
+            at.recent_steps += units
+            for name, value in zip(names, metrics, strict=True):
+                at.sums[name] = at.sums.get(name, 0.0) + value
+            self._timed_items += int(items)
+            self.stop = self.stop or (signal.SIGTERM if stop else 0)
+            recent = at.recent_nats / at.recent_steps
+            if at.recent_steps > 20 * units and recent > self.task.hopeless:
+                self._diverged(recent)
 
     def _limit_rho_step(self) -> None:
         """With a larger learning rate for rho, let no log sigma change by more than LARGEST_RHO_STEP."""
@@ -207,6 +290,8 @@ class Trainer:
 
     @property
     def _recent_metrics(self) -> dict[str, Any]:
+        if not self._at.recent_steps:
+            self._read()
         return self.task.training_metrics(self._at.recent_nats / self._at.recent_steps)
 
     def _measure_step(self) -> None:
@@ -214,6 +299,7 @@ class Trainer:
         at = self._at
         if at.cut % STEPS_BETWEEN_METRICS:
             return
+        self._read()
         self._measure(
             {
                 "kind": "step",
@@ -228,6 +314,7 @@ class Trainer:
 
     def _end_epoch(self) -> None:
         at = self._at
+        self._read()
         self.method.after_epoch()
         with self._averaged():
             self._validate()
@@ -256,6 +343,8 @@ class Trainer:
         reached = valid[task.goal.metric]
         if task.goal.better(reached, than=at.best):
             at.best, at.best_epoch = reached, at.epoch
+            if not ranks.is_first():
+                return
             tensors = {
                 name: tensor.detach().clone() for name, tensor in method.state_dict().items()
             }
@@ -268,7 +357,8 @@ class Trainer:
         return self._kl_per_item
 
     def _measure(self, metrics: dict[str, Any]) -> None:
-        self.run_folder.metrics.append(metrics)
+        if ranks.is_first():
+            self.run_folder.metrics.append(metrics)
         self._measured.append(metrics)
 
     def _diverged(self, nats: float) -> NoReturn:
@@ -283,15 +373,18 @@ class Trainer:
 
     def save_checkpoint(self) -> None:
         """Write the whole state of training; if that fails, the previous checkpoint remains."""
+        self._read()
         tensors: dict[str, Tensor] = {
-            "rng.noise": self.noise.get_state(),
-            "rng.dropout": torch.get_rng_state() if self._running else self._dropout_rng,
+            **self._rng_states(),
             **{f"learner.{name}": tensor for name, tensor in self.method.state_dict().items()},
         }
         if self.average is not None:
             state = self.average.state_dict()
             tensors |= {f"average.{name}": tensor for name, tensor in state.items()}
-        tensors |= {f"state.{name}": tensor for name, tensor in self.task.carried().items()}
+        carried = self.task.carried().items()
+        tensors |= {f"state.{name}": ranks.gather(tensor, dim=1) for name, tensor in carried}
+        if not ranks.is_first():
+            return
         for index, parameter in enumerate(self.parameters):
             for name, tensor in self.optimizer.state.get(parameter, {}).items():
                 tensors[f"optimizer.{index}.{name}"] = tensor
@@ -307,7 +400,7 @@ class Trainer:
             "metrics_size": metrics_size,
             "metrics_sha256": metrics_sha256,
             "train_size": self.task.size,
-            "machine": _machine(),
+            "machine": self._machine(),
         }
         self.run_folder.save_checkpoint(tensors, header)
 
@@ -316,15 +409,20 @@ class Trainer:
 
         A run that was stopped before its first checkpoint begins anew.
         """
-        found = read_checkpoint(self.run_folder)
-        if found is None:
+        found = ranks.agree(lambda: read_checkpoint(self.run_folder) if ranks.is_first() else None)
+        tensors, said = ranks.broadcast(
+            found.tensors if found else {},
+            json.dumps(found and {"header": found.header, "notes": found.notes}),
+        )
+        read = json.loads(said)
+        if read is None:
             if self.config.start:  # whose weights only the first checkpoint would have
                 raise ValueError(
                     f"{self.run_folder.folder} was stopped before its first checkpoint; remove it, and begin "
                     f"again with --from {self.config.start}."
                 )
             return []
-        tensors, header, notes = found.tensors, found.header, list(found.notes)
+        header, notes = read["header"], list(read["notes"])
         size = header.get("train_size", header.get("train_tokens"))
         if size != self.task.size:
             raise ValueError(
@@ -334,20 +432,26 @@ class Trainer:
         self.method.load_state_dict(part("learner.", tensors))
         for name, tensor in part("optimizer.", tensors).items():
             index, _, own = name.partition(".")
-            self.optimizer.state[self.parameters[int(index)]][own] = tensor
+            parameter = self.parameters[int(index)]
+            self.optimizer.state[parameter][own] = tensor.to(self.device)
         if self.average is not None:
             self.average.load_state_dict(part("average.", tensors))
-        self.noise.set_state(tensors["rng.noise"])
-        self._dropout_rng = tensors["rng.dropout"]
         self._at = Position.from_header(header["position"])
+        before = header.get("machine")
+        self._restore_rng(tensors, before if isinstance(before, dict) else {})
         if self._at.cut:
             self.task.begin_epoch(self._at.epoch)
         self.task.carry(part("state.", tensors))
         if isinstance(header.get("best"), dict):
             self._best = part("best.", tensors), header["best"]
-        notes += self._restore_weights() + _other_machine(header.get("machine"))
-        self.run_folder.metrics.truncate(header["metrics_size"])
-        return notes + self._restore_timing()
+        notes += self._other_machine(before)
+        if ranks.is_first():
+            notes += self._restore_weights()
+            self.run_folder.metrics.truncate(header["metrics_size"])
+            notes += self._restore_timing()
+        _, at = ranks.broadcast({}, json.dumps(self._at.to_header()))  # the best may be lost
+        self._at = Position.from_header(json.loads(at))
+        return notes
 
     def _restore_weights(self) -> list[str]:
         """See that the best weights so far are in their file; if they are damaged, write them anew."""
@@ -382,28 +486,88 @@ class Trainer:
         timing.rewrite([line for line in lines if line.get("epoch", 0) <= self._at.epoch])
         return notes
 
+    def _seed(self, purpose: str, first: int) -> int:
+        """The seed of a generator of this rank: on the first, that of a single process."""
+        same = ranks.is_first() or (purpose == "noise" and self.config.shared_noise)
+        return first if same else seed_from(self.config.seed, purpose, ranks.rank())
 
-def _machine() -> dict[str, Any]:
-    """What the last bits of a result depend on, beside the run's settings."""
-    return {
-        "torch": torch.__version__,
-        "threads": torch.get_num_threads(),
-        "compiled": one_pass.enabled,
-    }
+    def _rng_states(self) -> dict[str, Tensor]:
+        """The states of all ranks' generators, by name."""
+        dropout = rng_state(self.device) if self._running else self._dropout_rng
+        own = {"rng.noise": self.noise.get_state(), "rng.dropout": dropout}
+        states = {}
+        for name, state in own.items():
+            for rank, theirs in enumerate(ranks.gather(state[None])):
+                states[_of_rank(name, rank)] = theirs
+        return (
+            states
+            if self.common is self.noise
+            else {**states, "rng.common": self.common.get_state()}
+        )
+
+    def _restore_rng(self, tensors: Mapping[str, Tensor], before: Mapping[str, Any]) -> None:
+        """Go on with the random numbers of the checkpoint.
+
+        A rank that it does not know, or another kind of device, begins with new ones, which depend on the
+        place in training: none is used twice.
+        """
+        rank = 0 if self.config.shared_noise else ranks.rank()
+        known = before.get("device", "cpu") == self.device.type
+
+        def restored(name: str, generator: Generator) -> Tensor:
+            state = tensors.get(name) if known else None
+            if state is None:
+                at = (self._at.epoch, self._at.cut)
+                generator.manual_seed(seed_from(self.config.seed, name, *at))
+            else:
+                generator.set_state(state)
+            return generator.get_state()
+
+        restored(_of_rank("rng.noise", rank), self.noise)
+        if self.common is not self.noise:
+            restored("rng.common", self.common)
+        spare = Generator(self.device)
+        self._dropout_rng = restored(_of_rank("rng.dropout", ranks.rank()), spare)
+
+    def _machine(self) -> dict[str, Any]:
+        """What the last bits of a result depend on, beside the run's settings."""
+        return {
+            "torch": torch.__version__,
+            "threads": torch.get_num_threads(),
+            "compiled": one_pass.enabled,
+            "device": self.device.type,
+            "ranks": ranks.world(),
+        }
+
+    def _other_machine(self, before: Any) -> list[str]:
+        """A line for each of these that is not as it was."""
+        now = self._machine()
+        before = before if isinstance(before, dict) else now
+        changed = [
+            f"{name} {before[name]}, now {now[name]}"
+            for name in now
+            if before.get(name, now[name]) != now[name]
+        ]
+        if not changed:
+            return []
+        return [
+            f"resumed under other conditions ({'; '.join(changed)}): results are as good, but not equal to "
+            "the last bit to those of a run that was never stopped."
+        ]
 
 
-def _other_machine(before: Any) -> list[str]:
-    """A line for each of these that is not as it was."""
-    now = _machine()
-    before = before if isinstance(before, dict) else now
-    changed = [
-        f"{name} {before[name]}, now {now[name]}"
-        for name in now
-        if before.get(name, now[name]) != now[name]
-    ]
-    if not changed:
-        return []
-    return [
-        f"resumed under other conditions ({'; '.join(changed)}): results are as good, but not equal to the "
-        "last bit to those of a run that was never stopped."
-    ]
+def own_parts(rows: int, accumulate: int) -> list[Part]:
+    """This rank's parts of a minibatch of `rows` streams or examples, which all ranks together compute."""
+    count = ranks.world() * accumulate
+    if count > rows:
+        by = f"{ranks.world()} ranks" + (f" x {accumulate} parts" if accumulate > 1 else "")
+        raise ValueError(
+            f"a minibatch of {rows} cannot be divided into {count} parts ({by}); raise --batch-size, or use "
+            "fewer."
+        )
+    first = ranks.rank() * accumulate
+    return [Part(first + number, count) for number in range(accumulate)]
+
+
+def _of_rank(name: str, rank: int) -> str:
+    return f"{name}.{rank}" if rank else name

@@ -58,6 +58,13 @@ class Settings:
     """Optimiser: sgd, or adam, under which sigma trains as fast as mu."""
     clip: float = 5.0
     """Gradient clipping norm, over all trained parameters."""
+    accumulate: int = 1
+    """Number of parts that a minibatch is computed in, one after the other, each with its own weight sample;
+    more need less memory."""
+    shared_noise: bool = False
+    """Use the same weight sample in all parts of a minibatch: on every rank, and with --accumulate."""
+    precision: str = "float32"
+    """Precision of matrix products in training: float32, or bf16 (autocast; weights stay in float32)."""
     average: float = 0.0
     """Weight averaging for prediction: the share of the steps so far to average over; 0 for no averaging."""
     patience: int = 0
@@ -104,14 +111,16 @@ class Settings:
         "prior": ("mixture", "row-mixture", "normal", "empirical"),
         "kl_gradient": ("sampled", "expected"),
         "optimizer": ("sgd", "adam"),
+        "precision": ("float32", "bf16"),
     }
-    AT_LEAST_1: ClassVar[tuple[str, ...]] = ("epochs", "batch_size")
+    AT_LEAST_1: ClassVar[tuple[str, ...]] = ("epochs", "batch_size", "accumulate")
     ABOVE_0: ClassVar[tuple[str, ...]] = ("lr", "lr_decay", "clip", "sigma0", "rho_lr")
     AT_LEAST_0: ClassVar[tuple[str, ...]] = ("sigma_init", "patience", "sigma_temperature")
     BETWEEN: ClassVar[dict[str, tuple[float, float]]] = {
         "seed": (-(2**62), 2**62),
         "epochs": (1, 10**6),
         "batch_size": (1, 10**6),
+        "accumulate": (1, 10**6),
         "lr": (0, 1e38),
         "lr_decay": (0, 1000),
         "lr_hold": (-(10**9), 10**9),

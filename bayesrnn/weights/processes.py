@@ -10,10 +10,28 @@ from torch import Tensor, distributed, nn
 
 from bayesrnn import torch_private
 
+_wrapped = True
+
 
 def in_group() -> bool:
     """Whether this is a process of a torch.distributed group, perhaps the only one."""
     return distributed.is_available() and distributed.is_initialized()
+
+
+@contextmanager
+def unwrapped() -> Iterator[None]:
+    """Inside the block no DistributedDataParallel waits for gradients: they need not go through autograd."""
+    global _wrapped
+    before, _wrapped = _wrapped, False
+    try:
+        yield
+    finally:
+        _wrapped = before
+
+
+def may_be_wrapped() -> bool:
+    """Whether a DistributedDataParallel may be around the model, whose hooks only autograd calls."""
+    return _wrapped and in_group()
 
 
 def are_several() -> bool:
@@ -24,7 +42,7 @@ def are_several() -> bool:
 @contextmanager
 def checking_wrapper(model: nn.Module, kinds: Collection[str]) -> Iterator[None]:
     """Inside the block, raise if the model is called by a DistributedDataParallel that would go wrong."""
-    if not in_group():
+    if not may_be_wrapped():
         yield
         return
     hook = model.register_forward_pre_hook(lambda *_: _check_wrapper(kinds))

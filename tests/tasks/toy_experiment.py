@@ -27,6 +27,7 @@ class ToyTask:
     item = "point"
     goal = Goal("valid_r2", higher_is_better=True)
     hopeless = 1e6
+    rows = 8
 
     def __init__(self, config: ToyConfig) -> None:
         self.x = torch.linspace(-1, 1, 40)[:, None]
@@ -40,13 +41,16 @@ class ToyTask:
     def begin_epoch(self, epoch):
         self.minibatches.begin(epoch)
 
-    def step(self, method, index, generator):
+    def step(self, method, index, part, generator):
         x, y = self.minibatches[index]
+        x, y = x[part.rows(len(x))], y[part.rows(len(y))]
         weight = self.minibatches.kl_weight("mean")
         result = method.step(
-            lambda: (method.model(x) - y).square().mean(), kl_weight=weight, generator=generator
+            lambda: (method.model(x) - y).square().sum() / self.rows,
+            kl_weight=weight * part.kl_share,
+            generator=generator,
         )
-        return Minibatch(result.value.item(), 1, len(x), weight, result.metrics)
+        return Minibatch(result.value, len(x) / self.rows, len(x), weight, result.metrics)
 
     def carried(self):
         return {}

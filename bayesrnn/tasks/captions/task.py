@@ -9,18 +9,18 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from bayesrnn import init, methods
+from bayesrnn import devices, init, methods
 from bayesrnn.data.minibatches import Minibatches
 from bayesrnn.methods import Method
 from bayesrnn.tasks.captions.config import CaptionsConfig
 from bayesrnn.tasks.captions.data.encoded import Encoded
 from bayesrnn.tasks.captions.evaluation.words import word_beliefs
 from bayesrnn.tasks.captions.model import Captioner
-from bayesrnn.training.experiment import Goal, Minibatch
+from bayesrnn.training.experiment import Goal, Minibatch, Part
 
 
 def build_method(config: CaptionsConfig, vocabulary: int) -> Method:
-    """The captioner and method for a configuration, initialised from its seed."""
+    """The captioner and method for a configuration, initialised from its seed, on our device."""
     generator = torch.Generator().manual_seed(config.seed)
     spec = methods.method(config.method)
     dropout = 0.0 if spec.dropout == "none" else config.dropout
@@ -30,7 +30,11 @@ def build_method(config: CaptionsConfig, vocabulary: int) -> Method:
     else:
         init.uniform_(model, config.init_scale, generator=generator)
     # The softmax's bias is an ordinary parameter, as in the authors' script for language models.
-    return spec.build(model, config, select=lambda name, _: name != "out.bias", generator=generator)
+    method = spec.build(
+        model, config, select=lambda name, _: name != "out.bias", generator=generator
+    )
+    method.model.to(devices.current())
+    return method
 
 
 class CaptionTask:
@@ -51,6 +55,8 @@ class CaptionTask:
             seed=config.seed,
             lengths=train.lengths,
         )
+        self.precision = config.precision
+        self.rows = config.batch_size
         self.size = self.items = train.words
         self.hopeless = 2 * math.log(vocabulary)
 
@@ -60,19 +66,31 @@ class CaptionTask:
     def begin_epoch(self, epoch: int) -> None:
         self.minibatches.begin(epoch)
 
-    def step(self, method: Method, index: int, generator: Generator) -> Minibatch:
+    def step(
+        self, method: Method, index: int, part: Part, generator: Generator | None
+    ) -> Minibatch:
         minibatches, model = self.minibatches, method.model
         assert isinstance(model, Captioner)
-        features, x, y = self.train.batch(*minibatches[index])
-        words = int((y >= 0).sum())
+        device = devices.device_of(model)
+        image, y = minibatches[index]
+        rows, share = part.rows(len(y)), 1.0
+        if (
+            rows.start == rows.stop
+        ):  # fewer captions than parts: an LSTM needs one, which does not count
+            rows, share = slice(0, 1), 0.0
+        batch = self.train.batch(image[rows], y[rows])
+        words = int((batch[-1] >= 0).sum())  # counted here, so that a GPU need not be awaited
+        features, x, y = (tensor.to(device) for tensor in batch)
+        scale = minibatches.loss_scale * share
         kl_weight = minibatches.kl_weight("mean")  # over captions
-        result = method.step(
-            lambda: model.nats(features, x, y) * minibatches.loss_scale,
-            kl_weight=kl_weight,
-            generator=generator,
-        )
-        units = words * minibatches.loss_scale
-        return Minibatch(result.value.item(), units, words, kl_weight, result.metrics)
+
+        def closure() -> Tensor:
+            with devices.multiplying_in(self.precision, device):
+                return model.nats(features, x, y) * scale
+
+        result = method.step(closure, kl_weight=kl_weight * part.kl_share, generator=generator)
+        items = words if share else 0
+        return Minibatch(result.value, words * scale, items, kl_weight, result.metrics)
 
     def carried(self) -> dict[str, Tensor]:
         return {}

@@ -10,21 +10,21 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from bayesrnn import init, methods
-from bayesrnn.data.cuts import Cuts
+from bayesrnn import devices, init, methods
+from bayesrnn.data.cuts import Cuts, detach
 from bayesrnn.methods import Method
 from bayesrnn.tasks.language.config import LanguageModelConfig
 from bayesrnn.tasks.language.data.corpus import Corpus
 from bayesrnn.tasks.language.evaluation.perplexity import perplexity
 from bayesrnn.tasks.language.models.variational_dropout import VariationalDropoutLM
-from bayesrnn.tasks.language.models.word_lm import WordLM
-from bayesrnn.training.experiment import Goal, Minibatch
+from bayesrnn.tasks.language.models.word_lm import State, WordLM
+from bayesrnn.training.experiment import Goal, Minibatch, Part
 
 VALIDATION_STREAMS = 10
 
 
 def build_method(config: LanguageModelConfig, vocabulary: int) -> Method:
-    """The language model and method for a configuration, initialised from its seed."""
+    """The language model and method for a configuration, initialised from its seed, on our device."""
     generator = torch.Generator().manual_seed(config.seed)
     spec = methods.method(config.method)
     model = (VariationalDropoutLM if spec.dropout == "variational" else WordLM)(
@@ -39,7 +39,11 @@ def build_method(config: LanguageModelConfig, vocabulary: int) -> Method:
     else:
         init.uniform_(model, config.init_scale, generator=generator)
     # The softmax's bias is an ordinary parameter, as in the authors' script.
-    return spec.build(model, config, select=lambda name, _: name != "out.bias", generator=generator)
+    method = spec.build(
+        model, config, select=lambda name, _: name != "out.bias", generator=generator
+    )
+    method.model.to(devices.current())
+    return method
 
 
 def common_name(name: str) -> str:
@@ -60,36 +64,60 @@ class LanguageTask:
         ) // config.batch_size  # of a stream, which may be one chunk
         unroll = min(config.unroll, shortest)
         self.cuts = Cuts(corpus.train, num_streams=config.batch_size, unroll=unroll)
+        self.precision = config.precision
         self.valid = corpus.valid
         self.size = len(corpus.train)
+        self.rows = config.batch_size
         self.items = self.cuts.stream_length * config.batch_size
         self.hopeless = 2 * math.log(len(corpus.vocabulary))
+        self._states: dict[Part, State] = {}
+        self._restored: State | None = None
 
     def __len__(self) -> int:
         return len(self.cuts)
 
     def begin_epoch(self, epoch: int) -> None:
-        self.cuts.state = None
+        self._states, self._restored = {}, None
 
-    def step(self, method: Method, index: int, generator: Generator) -> Minibatch:
+    def step(
+        self, method: Method, index: int, part: Part, generator: Generator | None
+    ) -> Minibatch:
         cuts, model = self.cuts, method.model
-        x, y = (tokens.long() for tokens in cuts[index])
+        device, streams = devices.device_of(model), part.rows(self.rows)
+        x, y = (tokens[:, streams].to(device).long() for tokens in cuts[index])
+        share = x.shape[1] / self.rows
+        state = self._state(part, device)
         kl_weight = cuts.kl_weight("sum over time")
-        result = method.step(
-            lambda: model.loss(x, y, cuts.state),  # type: ignore[operator]
-            kl_weight=kl_weight,
-            generator=generator,
+
+        def closure() -> tuple[Tensor, State]:
+            with devices.multiplying_in(self.precision, device):
+                loss, after = model.loss(x, y, state)  # type: ignore[operator]
+            return loss * share, after
+
+        result = method.step(closure, kl_weight=kl_weight * part.kl_share, generator=generator)
+        loss, after = result.value
+        self._states[part] = detach(after)
+        return Minibatch(loss, len(x) * share, x.numel(), kl_weight, result.metrics)
+
+    def _state(self, part: Part, device: torch.device) -> State | None:
+        """The recurrent state of the streams of a part."""
+        if part in self._states or self._restored is None:
+            return self._states.get(part)
+        h, c = (
+            tensor[:, part.rows(self.rows)].to(device).contiguous() for tensor in self._restored
         )
-        loss, cuts.state = result.value
-        return Minibatch(loss.item(), len(x), x.numel(), kl_weight, result.metrics)
+        return h, c
 
     def carried(self) -> dict[str, Tensor]:
-        if self.cuts.state is None:
-            return {}
-        return dict(zip(("h", "c"), self.cuts.state, strict=True))
+        if not self._states:
+            whole = self._restored
+            return {} if whole is None else dict(zip(("h", "c"), whole, strict=True))
+        parts = [self._states[part] for part in sorted(self._states, key=lambda part: part.number)]
+        joined = (torch.cat(tensors, dim=1) for tensors in zip(*parts, strict=True))
+        return dict(zip(("h", "c"), joined, strict=True))
 
     def carry(self, tensors: Mapping[str, Tensor]) -> None:
-        self.cuts.state = (tensors["h"], tensors["c"]) if tensors else None
+        self._states, self._restored = {}, (tensors["h"], tensors["c"]) if tensors else None
 
     def training_metrics(self, nats: float) -> dict[str, Any]:
         return {"train_perplexity": math.exp(min(nats, 700))}

@@ -1,0 +1,262 @@
+"""The processes that torchrun started: who they are, what they agree on, and how they divide work.
+
+They are called ranks, and numbered from 0. Without torchrun there is one, and nothing here does anything.
+Nothing that is sent between them is pickled: tensors, and text as bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import safetensors.torch
+import torch
+from torch import Tensor, distributed
+
+T = TypeVar("T")
+
+SECONDS_BETWEEN_SIGNS = 1.0
+"""How often, at the most, a rank tells the others how far it is."""
+
+
+class Elsewhere(RuntimeError):
+    """Another rank has failed, and says why."""
+
+
+class Lost(RuntimeError):
+    """Another rank ended or stopped answering."""
+
+
+@dataclass
+class _Group:
+    store: Any
+    rank: int
+    world: int
+    seconds: float
+    last_sign: float = 0.0
+
+
+_group: _Group | None = None
+
+
+def expected() -> bool:
+    """Whether this process is one of several that were started together; torch is not needed to ask."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+@contextmanager
+def joined(seconds: float) -> Iterator[None]:
+    """Inside the block this process is one of its group, which no rank may keep waiting for longer than that.
+
+    By gloo on CPUs and nccl on GPUs. ValueError if the others cannot be reached.
+    """
+    global _group
+    if not expected():
+        yield
+        return
+    if not distributed.is_available():
+        raise ValueError(
+            "this torch has no torch.distributed; start one process, without torchrun."
+        )
+    timeout = timedelta(seconds=seconds)
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    try:
+        store, rank, world = next(distributed.rendezvous("env://", timeout=timeout))
+        distributed.init_process_group(
+            backend, store=store, rank=rank, world_size=world, timeout=timeout
+        )
+    except (ValueError, RuntimeError) as error:
+        said = str(error).strip().splitlines()[0][:300]
+        where = f"{os.environ.get('MASTER_ADDR', '?')}:{os.environ.get('MASTER_PORT', '?')}"
+        raise ValueError(
+            f"cannot meet the other processes at {where} ({said}); start all of them with torchrun."
+        ) from None
+    _group = _Group(store, rank, world, seconds)
+    try:
+        yield
+    except RuntimeError as error:
+        if isinstance(error, Elsewhere | Lost) or not _is_of_the_network(error):
+            raise
+        raise _lost(error) from None
+    finally:
+        _group = None
+        distributed.destroy_process_group()
+
+
+def rank() -> int:
+    return _group.rank if _group else 0
+
+
+def world() -> int:
+    """The number of ranks."""
+    return _group.world if _group else 1
+
+
+def is_first() -> bool:
+    """Whether this is the rank that writes files and talks to the user."""
+    return rank() == 0
+
+
+# ---------------------------------------------------------------------- agreeing
+
+
+def agree(work: Callable[[], T]) -> T:
+    """What the function returns; if it raises ValueError or OSError on some rank, all of them end.
+
+    The first of those raises its error, the others `Elsewhere`.
+    """
+    problem: Exception | None = None
+    result: Any = None
+    try:
+        result = work()
+    except (ValueError, OSError) as error:
+        problem = error
+    if world() == 1:
+        if problem is not None:
+            raise problem
+        return result
+    failed = gather(torch.tensor([problem is not None])).tolist()
+    if any(failed):
+        if problem is not None and failed.index(True) == rank():
+            raise problem
+        raise Elsewhere
+    return result
+
+
+def check_same(values: Mapping[str, Any], what: str) -> None:
+    """Raise ValueError unless all ranks have the same values; it names the first that differs."""
+    if world() == 1:
+        return
+    texts = [f"{name} = {value!r}" for name, value in values.items()]
+    others = [text.split("\n") for text in gather_text("\n".join(texts))]
+    for number, theirs in enumerate(others):
+        for ours, other in zip(others[0], theirs, strict=False):
+            if ours != other:
+                raise ValueError(
+                    f"the ranks have different {what}: {ours} on rank 0, {other} on rank {number}."
+                )
+
+
+def first_to_fail() -> bool:
+    """Whether this rank is the first that says it failed: the one to tell the user."""
+    if _group is None:
+        # Before they have met, ranks fail alike: one on each machine says so.
+        return os.environ.get("LOCAL_RANK", "0") == "0"
+    try:
+        return _group.store.add("bayesrnn/failures", 1) == 1
+    except RuntimeError:  # the store has gone with the rank that kept it
+        return is_first()
+
+
+def sign_of_life(step: int) -> None:
+    """Tell the others how far this rank is, now and then, so that one that hangs can be named."""
+    if _group is None or time.monotonic() - _group.last_sign < SECONDS_BETWEEN_SIGNS:
+        return
+    _group.last_sign = time.monotonic()
+    _group.store.set(f"bayesrnn/step-{_group.rank}", str(step))
+
+
+def _lost(error: RuntimeError) -> Lost:
+    """What to say when a rank has gone or hangs: which one is behind, if the ranks said how far they were."""
+    assert _group is not None
+    steps = {}
+    try:
+        for number in range(_group.world):
+            key = f"bayesrnn/step-{number}"
+            if _group.store.check([key]):
+                steps[number] = int(_group.store.get(key))
+    except RuntimeError:
+        steps = {}
+    behind = [n for n, step in steps.items() if step < max(steps.values())]
+    who = f"rank {behind[0]}, last seen at step {steps[behind[0]]}," if behind else "another rank"
+    timed_out = "imed out" in str(error)
+    what = f"has not answered for {_group.seconds:g} s" if timed_out else "has ended"
+    return Lost(f"{who} {what}; go on from the last checkpoint with --resume.")
+
+
+def _is_of_the_network(error: RuntimeError) -> bool:
+    said = str(error)
+    kinds = (distributed.DistBackendError, distributed.DistNetworkError, distributed.DistStoreError)
+    return isinstance(error, kinds) or any(
+        word in said for word in ("gloo", "Connection", "imed out", "NCCL")
+    )
+
+
+# ---------------------------------------------------------------------- exchanging
+
+
+def sum_(*tensors: Tensor) -> None:
+    """Replace each tensor by its sum over the ranks, in place, the same to the last bit on all of them."""
+    if world() == 1:
+        return
+    pending = [distributed.all_reduce(tensor, async_op=True) for tensor in tensors]
+    for work in pending:
+        assert work is not None
+        work.wait()
+
+
+def gather(tensor: Tensor, dim: int = 0) -> Tensor:
+    """The tensors of all ranks joined along an axis, in order; their sizes may differ along it."""
+    if world() == 1:
+        return tensor
+    sizes = [torch.zeros(1, dtype=torch.long) for _ in range(world())]
+    distributed.all_gather(sizes, torch.tensor([tensor.shape[dim]]))
+    lengths = [int(size) for size in sizes]
+    first = tensor.movedim(dim, 0).contiguous()
+    padded = first.new_zeros((max(lengths), *first.shape[1:]))
+    padded[: len(first)] = first
+    parts = [torch.empty_like(padded) for _ in range(world())]
+    distributed.all_gather(parts, padded)
+    whole = torch.cat([part[:length] for part, length in zip(parts, lengths, strict=True)])
+    return whole.movedim(0, dim)
+
+
+def gather_text(text: str) -> list[str]:
+    """The texts of all ranks, in order."""
+    data = torch.frombuffer(bytearray(text.encode() or b"\0"), dtype=torch.uint8)
+    sizes = gather(torch.tensor([len(data)])).tolist()
+    return [bytes(part.tolist()).decode().rstrip("\0") for part in gather(data).split(sizes)]
+
+
+def broadcast(tensors: Mapping[str, Tensor] | None, text: str) -> tuple[dict[str, Tensor], str]:
+    """The first rank's tensors and text, on all ranks; the others give None and any text."""
+    if world() == 1:
+        assert tensors is not None
+        return dict(tensors), text
+    plain = {name: tensor.contiguous() for name, tensor in (tensors or {}).items()}
+    data = _broadcast_bytes(safetensors.torch.save(plain) if is_first() else b"")
+    said = _broadcast_bytes(text.encode() if is_first() else b"").decode()
+    return safetensors.torch.load(data), said
+
+
+def _broadcast_bytes(data: bytes) -> bytes:
+    size = torch.tensor([len(data)])
+    distributed.broadcast(size, 0)
+    buffer = torch.empty(int(size), dtype=torch.uint8)
+    if is_first():
+        buffer = torch.frombuffer(bytearray(data or b"\0"), dtype=torch.uint8)[: len(data)]
+    distributed.broadcast(buffer, 0)
+    return buffer.numpy().tobytes()
+
+
+# ---------------------------------------------------------------------- dividing
+
+
+def share(size: int) -> slice:
+    """This rank's part of `size` things in a row; parts differ by one at the most."""
+    return part_of(size, rank(), world())
+
+
+def part_of(size: int, number: int, of: int) -> slice:
+    """Part `number` of `size` things in a row that are divided into `of` parts, as equal as possible."""
+    return slice(size * number // of, size * (number + 1) // of)
+
+
+def own(items: Sequence[T]) -> list[T]:
+    """Every world-th item, from this rank's number on."""
+    return list(items[rank() :: world()])
