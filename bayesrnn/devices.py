@@ -97,6 +97,11 @@ def multiplying_in(precision: str, device: torch.device) -> AbstractContextManag
     return nullcontext() if dtype is None else torch.autocast(device.type, dtype=dtype)
 
 
+def in_float32(logits: Tensor) -> Tensor:
+    """Logits in float32 at least: in bf16 a loss, or a probability, would have three digits."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
 def _cuda(name: str, index: int | None) -> torch.device:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if index is None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 from torch import Generator, Tensor, nn
+
+from bayesrnn import ranks
+from bayesrnn.devices import in_float32
 
 ROWS_AT_ONCE = 16
 """Distributions over a vocabulary to sum up at a time."""
@@ -26,9 +29,22 @@ class LogMeanExp:
         self._log_sum = log_probs if total is None else torch.logaddexp(total, log_probs)
 
     @property
-    def value(self) -> Tensor:
+    def log_sum(self) -> Tensor:
+        """The log of the sum."""
         assert self._log_sum is not None
-        return self._log_sum - math.log(self.count)
+        return self._log_sum
+
+    @property
+    def value(self) -> Tensor:
+        return self.log_sum - math.log(self.count)
+
+    def over_ranks(self, shape: Sequence[int]) -> LogMeanExp:
+        """With the terms of all ranks, of which some may have none yet."""
+        total = LogMeanExp()
+        own = torch.full(shape, -math.inf) if self._log_sum is None else self._log_sum.cpu()
+        total._log_sum = ranks.gather(own[None]).logsumexp(0)
+        total.count = int(ranks.gather(torch.tensor([self.count])).sum())
+        return total
 
 
 class PredictiveAverage:
@@ -92,6 +108,16 @@ class ProbabilitySum:
         assert self._probs is not None
         return self._probs
 
+    def over_ranks(self, shape: Sequence[int]) -> ProbabilitySum:
+        """With the samples of all ranks, of which some may have none yet; `shape` is that of log_probs."""
+        total = ProbabilitySum()
+        total.count = int(ranks.gather(torch.tensor([self.count])).sum())
+        total._probs = torch.zeros(shape) if self._probs is None else self._probs.cpu().clone()
+        none = torch.zeros(shape[:-1])
+        total._entropy = none if self._entropy is None else self._entropy.cpu().clone()
+        ranks.sum_(total._probs, total._entropy)
+        return total
+
     def expected_entropy(self) -> Tensor:
         assert self._entropy is not None
         return self._entropy / self.count
@@ -142,7 +168,7 @@ def entropy(log_probs: Tensor) -> Tensor:
 
 def log_softmax(logits: Tensor) -> Tensor:
     """Log probabilities in float32 at least: in half precision they would not add up to one."""
-    return torch.log_softmax(logits.to(torch.promote_types(logits.dtype, torch.float32)), dim=-1)
+    return torch.log_softmax(in_float32(logits), dim=-1)
 
 
 def sample_generators(samples: int, seed: int, device: torch.device) -> list[Generator]:

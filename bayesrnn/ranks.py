@@ -63,10 +63,12 @@ def joined(seconds: float) -> Iterator[None]:
         raise ValueError(
             "this torch has no torch.distributed; start one process, without torchrun."
         )
+    from torch.distributed.rendezvous import rendezvous
+
     timeout = timedelta(seconds=seconds)
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     try:
-        store, rank, world = next(distributed.rendezvous("env://", timeout=timeout))
+        store, rank, world = next(rendezvous("env://", timeout=timeout))
         distributed.init_process_group(
             backend, store=store, rank=rank, world_size=world, timeout=timeout
         )

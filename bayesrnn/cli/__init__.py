@@ -22,6 +22,7 @@ from bayesrnn.cli.console import one_line
 from bayesrnn.cli.evaluate import Evaluate
 from bayesrnn.cli.generate import Generate
 from bayesrnn.cli.inspect import Inspect
+from bayesrnn.cli.launch import Failed, begin, launch
 from bayesrnn.cli.list_runs import ListRuns
 from bayesrnn.cli.parsing import parse
 from bayesrnn.cli.prune import Prune
@@ -55,6 +56,7 @@ COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command; report invalid input in one line, with exit code 2."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    begin()
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
     try:
@@ -68,6 +70,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         _fail(str(error), 2)
     except Diverged as error:
         _fail(str(error), 1)
+    except Failed as error:
+        _fail(str(error), error.code)
     except (MemoryError, RuntimeError) as error:
         if debug or not _out_of_memory(error):
             raise
@@ -99,7 +103,7 @@ def _run(arguments: list[str]) -> None:
         if name in COMMANDS:
             command = parse(COMMANDS[name], f"bayesrnn {name}", options)
             options_of.check(command)
-            return command.run()
+            return launch(command, command.run)
     group = [name for name in names if name.startswith(f"{arguments[0]} ")]
     if group and (len(arguments) == 1 or arguments[1] in ("-h", "--help")):
         return print(_usage(group))

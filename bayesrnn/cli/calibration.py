@@ -11,6 +11,7 @@ from tyro.conf import Positional
 from bayesrnn.cli.arguments import Samples, Seed, Source, Streams, Words, output_folder
 from bayesrnn.cli.console import note, show, show_json, working
 from bayesrnn.cli.kinds import CAPTIONS, DIGITS, LANGUAGE, check_unused, kind_of, refusal
+from bayesrnn.cli.launch import OnRanks
 
 if TYPE_CHECKING:
     from bayesrnn.report.calibration import CalibrationRow
@@ -19,7 +20,7 @@ PICTURES = ("reliability.png", "nats-by-confidence.png")
 
 
 @dataclass(frozen=True)
-class Calibration:
+class Calibration(OnRanks):
     """Measure calibration: expected calibration error, Brier score and likelihood by confidence."""
 
     run_folders: Positional[tuple[Path, ...]]

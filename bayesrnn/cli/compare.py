@@ -11,13 +11,14 @@ from tyro.conf import Positional
 
 from bayesrnn.cli.arguments import Rate, Samples, Source, check_needs
 from bayesrnn.cli.console import note, show, show_json, working
+from bayesrnn.cli.launch import OnDevice
 
 if TYPE_CHECKING:
     from bayesrnn.training.run import Run
 
 
 @dataclass(frozen=True)
-class Compare:
+class Compare(OnDevice):
     """Compare runs of one experiment in a table: perplexity or error, speed and size."""
 
     run_folders: Positional[tuple[Path, ...]]

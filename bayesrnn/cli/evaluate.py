@@ -12,10 +12,11 @@ from tyro.conf import Positional
 from bayesrnn.cli.arguments import Rate, Samples, Seed, Source, Streams, check_needs
 from bayesrnn.cli.console import show, show_json
 from bayesrnn.cli.kinds import DIGITS, LANGUAGE, check_unused, kind_of, refusal
+from bayesrnn.cli.launch import OnRanks
 
 
 @dataclass(frozen=True)
-class Evaluate:
+class Evaluate(OnRanks):
     """Measure a run's perplexity or error: at the mean, by Monte Carlo, sharpened, dynamic."""
 
     run_folder: Positional[Path]

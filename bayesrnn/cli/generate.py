@@ -13,10 +13,11 @@ from tyro.conf import Positional
 from bayesrnn.cli.arguments import Between, Seed, Temperature
 from bayesrnn.cli.console import note, one_line, show, show_json
 from bayesrnn.cli.kinds import LANGUAGE, kind_of, refusal
+from bayesrnn.cli.launch import OnDevice
 
 
 @dataclass(frozen=True)
-class Generate:
+class Generate(OnDevice):
     """Generate text with a run's model."""
 
     STRAY: ClassVar = "give the text to continue with --prompt"

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional
 
 from bayesrnn.cli.console import one_line, show_json
+from bayesrnn.cli.launch import OnDevice
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Inspect:
+class Inspect(OnDevice):
     """Summarise a posterior: its prior, and the size, noise and signal of each weight tensor."""
 
     posterior: Positional[Path]

@@ -13,6 +13,7 @@ from tyro.conf import Positional
 from bayesrnn.cli.arguments import Drop, Source, Streams, check_needs, output_folder, share
 from bayesrnn.cli.console import show, show_json
 from bayesrnn.cli.kinds import CAPTIONS, DIGITS, LANGUAGE, check_unused, kind_of, refusal
+from bayesrnn.cli.launch import OnDevice
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,7 +25,7 @@ PICTURES = ("pruning-curve.png", "pruning-patterns.png")
 
 
 @dataclass(frozen=True)
-class Prune:
+class Prune(OnDevice):
     """Prune by signal to noise: measure perplexity or error by share dropped, and export a small model."""
 
     run_folder: Positional[Path]

@@ -11,11 +11,12 @@ from tyro.conf import Positional
 
 from bayesrnn.cli.arguments import Drop, Samples, Seed, Source, Streams, Words
 from bayesrnn.cli.console import note, show, show_json
+from bayesrnn.cli.launch import OnDevice
 from bayesrnn.cli.progress import work
 
 
 @dataclass(frozen=True)
-class Report:
+class Report(OnDevice):
     """Write one self-contained HTML page about runs of one experiment."""
 
     run_folders: Positional[tuple[Path, ...]]

@@ -12,6 +12,7 @@ from tyro.conf import Positional
 
 from bayesrnn.cli.arguments import Samples, Seed, check_input
 from bayesrnn.cli.console import one_line, show, show_json, working
+from bayesrnn.cli.launch import OnRanks
 from bayesrnn.files import is_run
 from bayesrnn.training.experiment import is_pretrained
 
@@ -34,7 +35,7 @@ LEFT = ("word", "mark", "after")
 
 
 @dataclass(frozen=True)
-class Score:
+class Score(OnRanks):
     """Show each word of a text with its probability, the model's entropy and mutual information."""
 
     STRAY: ClassVar = "to score a sentence, give --text"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, TypeVar
 
@@ -16,6 +17,7 @@ from bayesrnn.cli import arguments as arguments_of
 from bayesrnn.cli.arguments import Between, Source
 from bayesrnn.cli.console import note, show, show_json
 from bayesrnn.cli.kinds import LANGUAGE
+from bayesrnn.cli.launch import OnRanks, launch
 from bayesrnn.cli.parsing import parse
 from bayesrnn.cli.training_output import following, nothing_to_do, start_line
 from bayesrnn.training.experiment import Experiment, Prepared, open_run, read_settings
@@ -32,7 +34,7 @@ STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True)
-class Train(Generic[C]):
+class Train(OnRanks, Generic[C]):
     """The options of a training command: the settings of its experiment, and these."""
 
     STRAY: ClassVar = "give the data with --data"
@@ -64,7 +66,7 @@ def run(experiment: Experiment, arguments: list[str]) -> None:
     arguments_of.check(options)
     if options.resume and not options.run:
         raise ValueError("--resume needs --run FOLDER.")
-    _train(experiment, options)
+    launch(options, lambda: _train(experiment, options))
 
 
 def _defaults(experiment: Experiment, arguments: list[str]) -> Settings:
@@ -98,45 +100,83 @@ def _given(arguments: list[str], name: str) -> str | None:
 
 
 def _train(experiment: Experiment, options: Train[Any]) -> None:
+    from bayesrnn import ranks
     from bayesrnn.files import locked
     from bayesrnn.memory import keep_memory
     from bayesrnn.training.loop import Trainer
     from bayesrnn.training.run import Run
 
     folder = Path(options.run or Path("runs") / experiment.folder_name(options.config))
-    resumed = open_run(folder, experiment) if options.resume else None
-    ready = _prepared(experiment, options, resumed)
+    options, resumed, ready = ranks.agree(lambda: _ready(experiment, options, folder))
+    ranks.check_same({**asdict(ready.config), "data": ready.data}, "settings or data")
     for line in ready.notes:
         note(line)
     run = Run(folder, ready.config, tuple(ready.files), ready.data)
     trainer = Trainer(run, ready.task, ready.method, checkpoint_minutes=options.checkpoint_minutes)
-    if not resumed:
+    first = ranks.is_first()
+    if first and not resumed:
         run.make_folder()
     keep_memory()
-    with locked(folder):
+    with locked(folder) if first else nullcontext():
         if resumed:
             for line in trainer.resume():
                 note(line)
         if trainer.finished:
             last = None
-            if resumed:
+            if resumed and first:
                 resumed.write_config()  # with the settings it has, as this version writes them
             text = nothing_to_do(trainer, experiment, folder)
         else:
-            if resumed:
-                run.write_config()
-            else:
-                run.write(ready.files)
+            if first:
+                run.write_config() if resumed else run.write(ready.files)
+                _mark_launch(folder)
             if not options.json:
                 show(start_line(trainer, ready, folder))
-            last = _follow(trainer, experiment, tensorboard=options.tensorboard, quiet=options.json)
+            last = _follow(
+                trainer, experiment, tensorboard=options.tensorboard and first, quiet=options.json
+            )
             text = _end_text(trainer, experiment, folder, ready)
-    if options.json:
+    if options.json and first:
         show_json(last or (run.read_metrics("epoch") or [{}])[-1])
-    else:
+    elif not options.json:
         show(text)
     if trainer.stop:
         sys.exit(128 + trainer.stop)
+
+
+def _ready(
+    experiment: Experiment, options: Train[Any], folder: Path
+) -> tuple[Train[Any], Run | None, Prepared]:
+    """The options, the run that is resumed, if one is, and everything needed to train."""
+    if _was_restarted(folder):
+        config = open_run(folder, experiment).config
+        options = replace(options, config=config, resume=True, from_run="")
+    resumed = open_run(folder, experiment) if options.resume else None
+    return options, resumed, _prepared(experiment, options, resumed)
+
+
+LAUNCH = ".bayesrnn-launch"
+"""In the folder of a run that torchrun trains: which torchrun, so that ranks it restarts resume the run."""
+
+
+def _mark_launch(folder: Path) -> None:
+    from bayesrnn.files import write_text
+
+    if _launch():
+        write_text(folder / LAUNCH, _launch())
+
+
+def _was_restarted(folder: Path) -> bool:
+    """Whether torchrun has restarted these ranks, after one of them died while they trained this run."""
+    if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) == 0:
+        return False
+    mark = folder / LAUNCH
+    return mark.is_file() and mark.read_text("utf-8") == _launch()
+
+
+def _launch() -> str:
+    """The name of the torchrun that started this process: always a new one, unless the user gave it."""
+    return os.environ.get("TORCHELASTIC_RUN_ID", "")
 
 
 def _prepared(experiment: Experiment, options: Train[Any], resumed: Run | None) -> Prepared:

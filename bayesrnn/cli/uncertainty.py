@@ -21,6 +21,7 @@ from bayesrnn.cli.arguments import (
 )
 from bayesrnn.cli.console import show, show_json, working
 from bayesrnn.cli.kinds import DIGITS, LANGUAGE, check_unused, kind_of, refusal
+from bayesrnn.cli.launch import OnRanks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,7 +30,7 @@ PICTURES = ("entropy-gap.png", "told-apart.png", "told-apart-mi.png")
 
 
 @dataclass(frozen=True)
-class Uncertainty:
+class Uncertainty(OnRanks):
     """Measure uncertainty on other data: reversed, noisy or foreign text, or rotated digits."""
 
     run_folders: Positional[tuple[Path, ...]]

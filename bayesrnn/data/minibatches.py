@@ -76,7 +76,7 @@ class Minibatches:
     def begin(self, number: int) -> None:
         """Shuffle for pass `number`; the order depends only on the seed and the number."""
         generator = torch.Generator().manual_seed(self.seed + 1_000_003 * number)
-        order = torch.randperm(len(self.x), generator=generator)
+        order = torch.randperm(len(self.x), generator=generator).to(self.x.device)
         self._chosen = self._divide(order, generator)
         self._passes = number + 1
 

@@ -32,7 +32,10 @@ class Beliefs:
 
 
 class BeliefSum:
-    """Sums over the models so far, for the true words `y`; log probabilities have one more axis."""
+    """Sums over the models so far, for the true words `y`; log probabilities have one more axis.
+
+    The sums are where the models compute; the statistics are on the CPU.
+    """
 
     def __init__(self, y: Tensor) -> None:
         self.y = y[..., None]
@@ -40,6 +43,7 @@ class BeliefSum:
         self.log_prob = LogMeanExp()
 
     def add(self, log_probs: Tensor) -> None:
+        self.y = self.y.to(log_probs.device)
         chosen = log_probs.gather(-1, self.y).squeeze(-1)
         if chosen.isnan().any():
             raise ValueError("the model's log probabilities are not numbers; has it diverged?")
@@ -52,10 +56,17 @@ class BeliefSum:
         highest, likeliest = total.max(-1)
         chosen = total.gather(-1, self.y).squeeze(-1)
         return Beliefs(
-            log_prob=self.log_prob.value,
-            entropy=self.distributions.entropy(),
-            expected_entropy=self.distributions.expected_entropy(),
-            confidence=highest / count,
-            correct=likeliest == self.y.squeeze(-1),
-            brier=torch.linalg.vecdot(total, total) / count**2 - 2 * chosen / count + 1,
+            log_prob=self.log_prob.value.cpu(),
+            entropy=self.distributions.entropy().cpu(),
+            expected_entropy=self.distributions.expected_entropy().cpu(),
+            confidence=(highest / count).cpu(),
+            correct=(likeliest == self.y.squeeze(-1)).cpu(),
+            brier=(torch.linalg.vecdot(total, total) / count**2 - 2 * chosen / count + 1).cpu(),
         )
+
+    def over_ranks(self, vocabulary: int) -> BeliefSum:
+        """The sums over the models of all ranks, of which some may have none yet."""
+        total = BeliefSum(self.y.squeeze(-1))
+        total.distributions = self.distributions.over_ranks((*self.y.shape[:-1], vocabulary))
+        total.log_prob = self.log_prob.over_ranks(self.y.shape[:-1])
+        return total

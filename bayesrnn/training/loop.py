@@ -82,10 +82,10 @@ class Trainer:
         self.noise = generator_on(self.device, self._seed("noise", config.seed + 1))
         self.common = self.noise
         """Noise that is the same on all ranks."""
-        if ranks.world() > 1:
+        if ranks.world() > 1 and config.shared_noise:
+            method.share_noise()
+        elif ranks.world() > 1:
             self.common = generator_on(self.device, seed_from(config.seed, "common"))
-            if config.shared_noise:
-                method.share_noise()
         self.checkpoint_seconds = 60 * checkpoint_minutes
         self.stop: int = 0
         self._at = Position(task.goal.worst)

@@ -9,10 +9,11 @@ from tyro.conf import Positional
 
 from bayesrnn.cli.arguments import Beam, Samples, Seed, check_input
 from bayesrnn.cli.console import note, show, show_json
+from bayesrnn.cli.launch import OnDevice
 
 
 @dataclass(frozen=True)
-class Describe:
+class Describe(OnDevice):
     """Describe photos: the caption, each word's uncertainty, and what other weight samples would say."""
 
     run_folder: Positional[Path]

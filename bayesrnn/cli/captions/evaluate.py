@@ -10,10 +10,11 @@ from tyro.conf import Positional
 
 from bayesrnn.cli.arguments import Beam, Samples, Seed, Source
 from bayesrnn.cli.console import as_json, note, show, show_json
+from bayesrnn.cli.launch import OnDevice
 
 
 @dataclass(frozen=True)
-class Evaluate:
+class Evaluate(OnDevice):
     """Measure a caption run: perplexity, BLEU, CIDEr, ROUGE, METEOR, whether it knows when it is wrong."""
 
     run_folder: Positional[Path]

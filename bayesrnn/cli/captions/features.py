@@ -10,10 +10,11 @@ from tyro.conf import Positional
 
 from bayesrnn.cli.arguments import Source
 from bayesrnn.cli.console import note, show, show_json
+from bayesrnn.cli.launch import OnDevice
 
 
 @dataclass(frozen=True)
-class Features:
+class Features(OnDevice):
     """Compute the features of images with a frozen, pretrained network, for training and evaluation."""
 
     images: Positional[Path]

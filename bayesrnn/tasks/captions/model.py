@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bayesrnn.devices import in_float32
+
 State = tuple[Tensor, Tensor]
 
 PADDING = -1
@@ -51,17 +53,27 @@ class Captioner(nn.Module):
         output, after = self.lstm(self.dropout(self.embedding(x)), state)
         return self.out(self.dropout(output)), after
 
-    def word_logits(self, features: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    def word_logits(
+        self, features: Tensor, x: Tensor, y: Tensor, places: Tensor | None = None
+    ) -> Tensor:
         """Logits (words, V) of the words of whole captions: features (N, F), x and y (T, N).
 
         x begins with the end-of-sentence token; y are the next words, and PADDING after the last. The
-        logits are those of y[y != PADDING]: padding, which comes last, has no part in them.
+        logits are those of y[y != PADDING]: padding, which comes last, has no part in them. `places` are
+        `places_of(y)`, if they are known already: on a GPU, to find them is to wait for it.
         """
+        places = places_of(y) if places is None else places
         inputs = torch.cat([self.image(features)[None], self.embedding(x)])
         output, _ = self.lstm(self.dropout(inputs))
-        return self.out(self.dropout(output[1:][y != PADDING]))
+        return self.out(self.dropout(output[1:].flatten(0, 1)[places]))
 
-    def nats(self, features: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    def nats(self, features: Tensor, x: Tensor, y: Tensor, places: Tensor | None = None) -> Tensor:
         """-log p(y), summed over the words of all captions."""
-        logits = self.word_logits(features, x, y)
-        return F.cross_entropy(logits, y[y != PADDING], reduction="sum")
+        places = places_of(y) if places is None else places
+        logits = in_float32(self.word_logits(features, x, y, places))
+        return F.cross_entropy(logits, y.flatten()[places], reduction="sum")
+
+
+def places_of(y: Tensor) -> Tensor:
+    """Where the words of captions (T, N) are, padding left out, time step by time step."""
+    return (y != PADDING).flatten().nonzero().squeeze(1)

@@ -15,7 +15,7 @@ from bayesrnn.methods import Method
 from bayesrnn.tasks.captions.config import CaptionsConfig
 from bayesrnn.tasks.captions.data.encoded import Encoded
 from bayesrnn.tasks.captions.evaluation.words import word_beliefs
-from bayesrnn.tasks.captions.model import Captioner
+from bayesrnn.tasks.captions.model import Captioner, places_of
 from bayesrnn.training.experiment import Goal, Minibatch, Part
 
 
@@ -79,14 +79,15 @@ class CaptionTask:
         ):  # fewer captions than parts: an LSTM needs one, which does not count
             rows, share = slice(0, 1), 0.0
         batch = self.train.batch(image[rows], y[rows])
-        words = int((batch[-1] >= 0).sum())  # counted here, so that a GPU need not be awaited
-        features, x, y = (tensor.to(device) for tensor in batch)
+        places = places_of(batch[-1])  # found here, so that a GPU need not be awaited
+        words = len(places)
+        features, x, y, places = (tensor.to(device) for tensor in (*batch, places))
         scale = minibatches.loss_scale * share
         kl_weight = minibatches.kl_weight("mean")  # over captions
 
         def closure() -> Tensor:
             with devices.multiplying_in(self.precision, device):
-                return model.nats(features, x, y) * scale
+                return model.nats(features, x, y, places) * scale
 
         result = method.step(closure, kl_weight=kl_weight * part.kl_share, generator=generator)
         items = words if share else 0

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bayesrnn.devices import device_of
 from bayesrnn.ensemble import PredictiveAverage, entropy, evaluating, log_softmax
 from bayesrnn.evaluation.calibration import Calibration, summarise
 from bayesrnn.methods import Member
@@ -55,12 +56,12 @@ class Classified:
 @torch.no_grad()
 def classify(model: nn.Module, members: Sequence[Member], x: Tensor, y: Tensor) -> Classified:
     """Average the members' probabilities for every example."""
-    average = PredictiveAverage()
+    average, device = PredictiveAverage(), device_of(model)
     with evaluating(model):
         for member in members:
             with member():
-                parts = [model(part) for part in x.split(EXAMPLES_AT_ONCE)]
-            average.add(log_softmax(torch.cat(parts)))
+                parts = [model(part.to(device)) for part in x.split(EXAMPLES_AT_ONCE)]
+            average.add(log_softmax(torch.cat(parts)).cpu())
     return Classified(average.log_probs, average.expected_entropy, y)
 
 

@@ -14,6 +14,8 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from bayesrnn import devices
+
 if TYPE_CHECKING:
     from PIL.Image import Image
 
@@ -93,6 +95,7 @@ def _encoder(
         digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
     key = f"{name.partition('=')[0]}-{digest.hexdigest()[:16]}"
     assert len(spread) == 3
+    network.to(devices.current())
     return Encoder(name, network, size, pixels, (red, green, blue), spread, key)
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesrnn.data.vocabulary import Vocabulary
+from bayesrnn.devices import device_of
 from bayesrnn.ensemble import LogMeanExp, evaluating, log_softmax
 from bayesrnn.methods import Member
 from bayesrnn.tasks.captions.model import Captioner, State
@@ -102,7 +103,8 @@ def _search(
 ) -> list[Caption]:
     """Beam search. Hypothesis k of image n is column n * beam + k; one that has ended stays as it is."""
     images, end = len(features), vocabulary.end
-    ensemble = _Ensemble(parts, features.repeat_interleave(beam, 0))
+    device = device_of(parts[0][0])
+    ensemble = _Ensemble(parts, features.repeat_interleave(beam, 0).to(device))
     # At first the hypotheses of an image are equal: only one of them may be continued.
     scores = torch.full((images, beam), float("-inf"), dtype=torch.float64)
     scores[:, 0] = 0.0
@@ -110,7 +112,7 @@ def _search(
     tokens = torch.empty(images, beam, 0, dtype=torch.long)
     last = torch.full((images * beam,), end)
     for _ in range(longest):
-        log_probs = ensemble.next_word(last).double().view(images, beam, -1)
+        log_probs = ensemble.next_word(last.to(device)).cpu().double().view(images, beam, -1)
         log_probs[..., vocabulary.unknown] = float("-inf")
         # Of a caption that has ended, the only continuation is itself.
         log_probs[ended] = float("-inf")
@@ -124,7 +126,7 @@ def _search(
         if ended[:, 0].all():
             break
         columns = (torch.arange(images)[:, None] * beam + parent).flatten()
-        ensemble.follow(columns)
+        ensemble.follow(columns.to(device))
         last = word.flatten()
     return [
         _caption(tokens[n, 0].tolist(), scores[n, 0].item(), bool(ended[n, 0]), end)

@@ -9,11 +9,12 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor, nn
 
+from bayesrnn.devices import device_of
 from bayesrnn.ensemble import evaluating, log_softmax
 from bayesrnn.evaluation.beliefs import Beliefs, BeliefSum
 from bayesrnn.methods import Member
 from bayesrnn.tasks.captions.data.encoded import Encoded
-from bayesrnn.tasks.captions.model import PADDING, Captioner
+from bayesrnn.tasks.captions.model import PADDING, Captioner, places_of
 
 PROBABILITIES_AT_ONCE = 2**23
 """Upper limit on the probabilities in memory: 32 MB."""
@@ -67,9 +68,10 @@ def word_beliefs(
             batch = captions.batch(captions.image[chosen], captions.y[chosen])
             y = batch[-1]
             total = BeliefSum(y[y != PADDING])
+            inputs = [tensor.to(device_of(model)) for tensor in (*batch, places_of(y))]
             for member in members:
                 with member():
-                    total.add(log_softmax(model.word_logits(*batch)))
+                    total.add(log_softmax(model.word_logits(*inputs)))
             # The words of a batch come time step by time step.
             owner = chosen.expand_as(y)[y != PADDING]
             time = torch.arange(len(y))[:, None].expand_as(y)[y != PADDING]

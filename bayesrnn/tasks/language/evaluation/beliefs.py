@@ -1,5 +1,6 @@
 """Statistics of a model's predictive distribution for each next word: entropy, confidence and more.
 
+Ranks (torchrun) divide the streams of a text or, if those are too few, the models; all get every result.
 They can be computed for any language model with one method, `next_word_log_probs`.
 """
 
@@ -7,16 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict
 from itertools import islice
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from bayesrnn import ranks
+from bayesrnn.devices import device_of
 from bayesrnn.ensemble import evaluating, log_softmax
 from bayesrnn.evaluation.beliefs import Beliefs, BeliefSum
 from bayesrnn.methods import Member, Method
-from bayesrnn.tasks.language.evaluation.scoring import Segment, segments
+from bayesrnn.tasks.language.evaluation.scoring import Segment, divides_streams, segments
 
 PROBABILITIES_AT_ONCE = 2**26
 """Upper limit on the probabilities in memory, for any number of samples and length of text: 256 MB."""
@@ -79,19 +83,36 @@ def beliefs(
     words = min(PROBABILITIES_OF_A_SEGMENT // vocabulary, WORDS_OF_A_SEGMENT)
     steps = max(1, words // streams // window) * window
     at_once = max(1, PROBABILITIES_AT_ONCE // (vocabulary * steps * streams))
+    by_streams = divides_streams(streams, tokens)
+    by_models = not by_streams and 1 < ranks.world() <= counts[-1]
     remaining = segments(tokens, streams=streams, steps=steps)
     while group := list(islice(remaining, at_once)):
-        totals = [BeliefSum(segment.y) for segment in group]
+        own = [s.of(ranks.share(s.x.shape[1])) if by_streams else s for s in group]
+        totals = [BeliefSum(segment.y) for segment in own]
         found: list[dict[int, Beliefs]] = [{} for _ in group]
         for index, model in enumerate(models[: counts[-1]]):
-            with torch.no_grad(), _ready(model):
-                for segment, total in zip(group, totals, strict=True):
-                    log_probs, states[index] = model.next_word_log_probs(segment.x, states[index])
-                    total.add(log_probs)
+            if not by_models or index % ranks.world() == ranks.rank():
+                with torch.no_grad(), _ready(model):
+                    for segment, total in zip(own, totals, strict=True):
+                        log_probs, states[index] = model.next_word_log_probs(
+                            segment.x, states[index]
+                        )
+                        total.add(log_probs)
             if index + 1 in counts:
                 for total, at in zip(totals, found, strict=True):
-                    at[index + 1] = total.average()
+                    so_far = total.over_ranks(vocabulary) if by_models else total
+                    at[index + 1] = so_far.average()
+        if by_streams:
+            found = [{n: _joined(b) for n, b in at.items()} for at in found]
         yield from zip(group, found, strict=True)
+
+
+def _joined(own: Beliefs) -> Beliefs:
+    """The beliefs about the streams of all ranks, from those of each."""
+    columns = asdict(own)
+    whole = ranks.gather(torch.stack([column.double() for column in columns.values()]), dim=2)
+    parts = zip(columns, whole, columns.values(), strict=True)
+    return Beliefs(**{name: part.to(column.dtype) for name, part, column in parts})
 
 
 class _MemberModel:
@@ -113,7 +134,7 @@ class _MemberModel:
 
     def next_word_log_probs(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
         with nullcontext() if self._is_ready else self.ready():
-            logits, state = self.model(tokens, state)
+            logits, state = self.model(tokens.to(device_of(self.model)), state)
         return log_softmax(logits), state
 
 

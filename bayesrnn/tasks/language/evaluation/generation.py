@@ -10,6 +10,7 @@ import torch
 from torch import Generator, Tensor
 
 from bayesrnn.data.vocabulary import Vocabulary
+from bayesrnn.devices import device_of
 from bayesrnn.ensemble import LogMeanExp, evaluating, log_softmax
 from bayesrnn.methods import Member, Method
 
@@ -56,8 +57,9 @@ def _sampled(
             average = LogMeanExp()
             for index, member in enumerate(members):
                 with member():
-                    logits, states[index] = method.model(tokens[:, None], states[index])
-                average.add(log_softmax(logits[-1, 0]))
+                    inputs = tokens[:, None].to(device_of(method.model))
+                    logits, states[index] = method.model(inputs, states[index])
+                average.add(log_softmax(logits[-1, 0]).cpu())
             scores = average.value
             scores[vocabulary.unknown] = -torch.inf
             scores = (scores - scores.max()) / max(temperature, 1e-30)  # the likeliest at 0

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
+import torch
 from torch import Tensor
 
+from bayesrnn import ranks
 from bayesrnn.methods import Method
 from bayesrnn.tasks.language.evaluation.scoring import (
     Dynamic,
@@ -17,6 +19,7 @@ from bayesrnn.tasks.language.evaluation.scoring import (
     Segment,
     SharpenedBound,
     WordScores,
+    divides_streams,
     segments,
 )
 
@@ -66,7 +69,7 @@ def perplexity(
         dynamic_lr: the learning rate of dynamic evaluation; None for static evaluation.
         steps: time steps of a segment, the unit of dynamic evaluation and sharpening.
     """
-    scorer = make_scorer(method, samples=samples, sharpened=sharpened, seed=seed)
+    scorer = make_scorer(method, samples=samples, sharpened=sharpened, seed=seed, streams=streams)
     adapting = Dynamic(method, scorer, lr=dynamic_lr, clip=clip) if dynamic_lr is not None else None
     if adapting and streams > 1:
         raise ValueError(
@@ -75,10 +78,12 @@ def perplexity(
     if steps is None:
         steps = DYNAMIC_STEPS if adapting or sharpened else max(1, WORDS_AT_ONCE // streams)
     nats, words = 0.0, 0
+    parts = segments(tokens, streams=streams, steps=steps)
+    by_streams = isinstance(scorer, Ensemble) and not adapting and divides_streams(streams, tokens)
+    if by_streams:
+        parts = (segment.of(ranks.share(segment.x.shape[1])) for segment in parts)
     try:
-        for segment, scores in _scored(
-            adapting or scorer, segments(tokens, streams=streams, steps=steps)
-        ):
+        for segment, scores in _scored(adapting or scorer, parts):
             nats -= scores.log_probs[segment.counted].double().sum().item()
             nats += scores.kl_theta
             count = int(segment.counted.sum())
@@ -87,6 +92,10 @@ def perplexity(
     finally:
         if adapting is not None:
             adapting.restore()
+    if by_streams:
+        total = torch.tensor([nats, words], dtype=torch.float64)
+        ranks.sum_(total)
+        nats, words = total[0].item(), int(total[1])
     return Perplexity(nats, words, is_bound=sharpened)
 
 
@@ -100,7 +109,14 @@ def _scored(scorer: Scorer, remaining: Iterator[Segment]) -> Iterator[tuple[Segm
         yield from zip(group, scorer.score_all(group), strict=True)
 
 
-def make_scorer(method: Method, *, samples: int, sharpened: bool, seed: int) -> Scorer:
+def make_scorer(
+    method: Method, *, samples: int, sharpened: bool, seed: int, streams: int = 1
+) -> Scorer:
+    """How the words of a text in so many streams are scored.
+
+    Ranks divide the streams; if there are too few, the members; if those are too few as well, all ranks do
+    the same.
+    """
     if samples < 0:
         raise ValueError(f"samples = {samples}; use 0 for the mean weights, or 1 and more.")
     if sharpened:
@@ -109,4 +125,6 @@ def make_scorer(method: Method, *, samples: int, sharpened: bool, seed: int) -> 
                 "this run was not trained with sharpening; use a run of --method sharpened."
             )
         return SharpenedBound(method.sharpened, seed)
-    return Ensemble(method.model, method.members(samples, seed) if samples else method.resting())
+    members = method.members(samples, seed) if samples else method.resting()
+    divided = streams < ranks.world() <= len(members)
+    return Ensemble(method.model, members, divided=divided)

@@ -1,7 +1,12 @@
-"""Scoring text: every word once, with the state carried, in one pass for all weight samples."""
+"""Scoring text: every word once, with the state carried, in one pass for all weight samples.
+
+Texts and scores are on the CPU, wherever the model computes. Ranks (torchrun) divide the weight samples, or
+the streams of a text.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -10,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bayesrnn import ranks
+from bayesrnn.devices import device_of
 from bayesrnn.ensemble import LogMeanExp, evaluating
 from bayesrnn.methods import Member, Method
 from bayesrnn.sharpened import Sharpened
@@ -22,6 +29,13 @@ class Segment:
     x: Tensor
     y: Tensor
     counted: Tensor
+
+    def of(self, streams: slice) -> Segment:
+        """The segment with some of its streams."""
+        return Segment(self.x[:, streams], self.y[:, streams], self.counted[:, streams])
+
+    def to(self, device: torch.device) -> Segment:
+        return Segment(self.x.to(device), self.y.to(device), self.counted.to(device))
 
 
 @dataclass(frozen=True)
@@ -58,12 +72,20 @@ def segments(tokens: Tensor, *, streams: int, steps: int) -> Iterator[Segment]:
         yield Segment(tokens[position].long(), tokens[position + 1].long(), counted)
 
 
+def divides_streams(streams: int, tokens: Tensor) -> bool:
+    """Whether the ranks divide the streams of a text: if there is one for each."""
+    return 1 < ranks.world() <= min(streams, len(tokens) - 1)
+
+
 class Ensemble:
     """Averages the probabilities of an ensemble; each member has its own recurrent state."""
 
-    def __init__(self, model: nn.Module, members: list[Member]) -> None:
+    def __init__(self, model: nn.Module, members: list[Member], *, divided: bool = False) -> None:
+        """`divided`: each rank has some of the members; all ranks score the same segments."""
         self.model = model
-        self.members = members
+        self.count = len(members)
+        self.members = ranks.own(members) if divided else members
+        self.divided = divided
         self.states: list[Any] = [None] * len(self.members)
 
     def score(self, segment: Segment) -> WordScores:
@@ -73,13 +95,17 @@ class Ensemble:
     def score_all(self, group: Sequence[Segment]) -> list[WordScores]:
         """Score several consecutive segments, setting the weights of each member only once."""
         averages = [LogMeanExp() for _ in group]
+        here = [segment.to(device_of(self.model)) for segment in group]
         with evaluating(self.model):
             for index, member in enumerate(self.members):
                 with member():
-                    for segment, average in zip(group, averages, strict=True):
+                    for segment, average in zip(here, averages, strict=True):
                         logits, self.states[index] = self.model(segment.x, self.states[index])
                         average.add(-_nats(logits, segment.y).view(segment.y.shape))
-        return [WordScores(average.value) for average in averages]
+        if not self.divided:
+            return [WordScores(average.value.cpu()) for average in averages]
+        every = [ranks.gather(average.log_sum.cpu()[None]) for average in averages]
+        return [WordScores(sums.logsumexp(0) - math.log(self.count)) for sums in every]
 
 
 class SharpenedBound:
@@ -92,6 +118,7 @@ class SharpenedBound:
 
     def score(self, segment: Segment) -> WordScores:
         model = self.sharpened.posterior.model
+        segment = segment.to(device_of(model))
 
         def closure():
             logits, state = model(segment.x, self.state)
@@ -102,7 +129,8 @@ class SharpenedBound:
         with evaluating(model):
             bound = self.sharpened.bound(closure, generator=self.generator)
         _, nats, self.state = bound.value
-        return WordScores(-nats.view(segment.y.shape), kl_theta=bound.kl_theta.item())
+        log_probs = -nats.view(segment.y.shape)
+        return WordScores(log_probs.cpu(), kl_theta=bound.kl_theta.item())
 
 
 class Dynamic:
@@ -127,6 +155,7 @@ class Dynamic:
         return scores
 
     def _adapt(self, segment: Segment) -> None:
+        segment = segment.to(device_of(self.model))
         # cuDNN's RNNs have no backward pass in evaluation mode.
         with evaluating(self.model), torch.backends.cudnn.flags(enabled=False), torch.enable_grad():
             logits, state = self.model(segment.x, self.state)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bayesrnn.devices import in_float32
+
 State = tuple[Tensor, Tensor]
 
 
@@ -43,4 +45,5 @@ class WordLM(nn.Module):
 
 def nats_per_stream(logits: Tensor, y: Tensor) -> Tensor:
     """-log p(y) summed over time and averaged over the streams: logits (T, N, V), y (T, N)."""
+    logits = in_float32(logits)
     return F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="sum") / y.shape[1]
