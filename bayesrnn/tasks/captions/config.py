@@ -22,7 +22,7 @@ class CaptionsConfig(Settings):
     method: str = "bbb"
     """Training method: lstm, dropout, bbb or sharpened."""
     preset: str = SHAPES
-    """Preset with the defaults of all other options: shapes, photos, im2txt (Show and Tell), or a .toml file."""
+    """Preset with the other options' defaults: shapes, photos, im2txt (Show and Tell), or a .toml file."""
     encoder: str = ""
     """Image network: efficientnet-lite0, shapes, or timm:MODEL[=FILE]; by default what suits the data."""
     features: str = ""

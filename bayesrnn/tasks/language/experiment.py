@@ -36,7 +36,8 @@ class LanguageExperiment:
         return preset(given.get("preset", "tiny"), given.get("method"))
 
     def folder_name(self, config: LanguageModelConfig) -> str:
-        return f"{Path(config.data).resolve().name}-{preset_name(config.preset)}-{config.method}-{config.seed}"
+        data, preset = Path(config.data).resolve().name, preset_name(config.preset)
+        return f"{data}-{preset}-{config.method}-{config.seed}"
 
     def prepare(self, config: LanguageModelConfig, before: Run | None) -> Prepared:
         from bayesrnn.data.download import cache_folder
