@@ -17,7 +17,7 @@ lr = { low = 0.3, high = 3.0, log = true }   # a range
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from difflib import get_close_matches
 from importlib import import_module, resources
@@ -88,7 +88,7 @@ class Space:
         """One point of the space."""
         return {name: parameter.examples[0] for name, parameter in self.parameters.items()}
 
-    def cells(self, seed: int, count: int) -> list[Params]:
+    def cells(self, seed: int, count: int) -> Sequence[Params]:
         """What is fixed of each trial: all of a grid's, in an order that the seed decides; else nothing."""
         if self.sampler != "grid":
             return [{} for _ in range(count)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -46,10 +47,7 @@ def train_trial(
     """Train the run in a folder, from its last checkpoint if it has one."""
     with ExitStack() as stack:
         folder.mkdir(parents=True, exist_ok=True)
-        try:
-            stack.enter_context(locked(folder))
-        except ValueError as error:
-            raise Busy(str(error)) from None
+        _lock(folder, stack)
         trainer = _trainer(experiment, config, folder)
         # What a worker had trained and not yet reported when it died.
         goal = trainer.task.goal.metric
@@ -67,6 +65,18 @@ def train_trial(
         if trainer.stop:
             return Outcome("stopped")
         return Outcome("complete", trainer.best[0])
+
+
+def _lock(folder: Path, stack: ExitStack) -> None:
+    """Hold the folder's lock; others may have it for a moment, to see whether it is free."""
+    for again in (*(True,) * 10, False):
+        try:
+            stack.enter_context(locked(folder))
+            return
+        except ValueError as error:
+            if not again:
+                raise Busy(str(error)) from None
+            time.sleep(0.1)
 
 
 def _trainer(experiment: Experiment, config: Settings, folder: Path) -> Trainer:

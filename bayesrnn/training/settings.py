@@ -220,12 +220,10 @@ class Settings:
             file = resources.files(package).joinpath("presets", f"{name}.toml")
             values, source = tomllib.loads(file.read_text("utf-8")), f"preset {name}"
         tables = {key: values.pop(key) for key in list(values) if isinstance(values[key], dict)}
-        method = method or values.get("method", "bbb")
-        check_choice("method", method, methods.names(cls.TASK))
-        own = tables.get(method, {})  # a method without a table uses the common values
-        return cls.from_values(
-            {**values, **own, **changes, "preset": name, "method": method}, source
-        )
+        used: str = method or values.get("method", "bbb")
+        check_choice("method", used, methods.names(cls.TASK))
+        own = tables.get(used, {})  # a method without a table uses the common values
+        return cls.from_values({**values, **own, **changes, "preset": name, "method": used}, source)
 
     @classmethod
     def _preset_file(cls, path: Path) -> dict[str, Any]:
