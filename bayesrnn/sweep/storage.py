@@ -6,7 +6,7 @@ import json
 import os
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -123,7 +123,9 @@ def _database(url: str) -> RDBStorage:
         "mysql": {"connect_timeout": SECONDS_TO_CONNECT},
     }
     try:
-        storage = RDBStorage(url, engine_kwargs={"connect_args": waits.get(kind, {})})
+        storage = _made_once(
+            lambda: RDBStorage(url, engine_kwargs={"connect_args": waits.get(kind, {})})
+        )
     except ImportError:
         raise ValueError(
             f"{shown_place(url)}: no driver for {kind} is installed, such as psycopg2 or pymysql."
@@ -135,6 +137,18 @@ def _database(url: str) -> RDBStorage:
     if kind == "sqlite":
         _begin_with_lock(storage)
     return storage
+
+
+def _made_once(make: Callable[[], RDBStorage]) -> RDBStorage:
+    """A database that several workers may make at the same time: who is late finds its tables made."""
+    for _ in range(5):
+        try:
+            return make()
+        except Exception as error:
+            if "exist" not in str(error) and "UNIQUE" not in str(error):
+                raise
+            time.sleep(0.5)
+    return make()
 
 
 def _begin_with_lock(storage: RDBStorage) -> None:

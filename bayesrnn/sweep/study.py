@@ -169,6 +169,7 @@ class SharedStudy:
             sampler=_sampler(self.space, self.seed, slot.number),
             pruner=_pruner(self.space),
         )
+        study.get_trials(deepcopy=False)  # a database's cache knows a trial only after that
         trial = optuna.trial.Trial(study, trial_id)
         for name in self.space.parameters:
             _suggest(trial, self.space, name)
