@@ -293,6 +293,10 @@ def _check_bayesrnn(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> No
     # A run to resume, and its settings, would have to exist.
     given = [argument for argument in arguments if argument != "--resume"]
     options_of.check_places(given)
+    for option, value in zip(given, given[1:], strict=False):
+        if option == "--preset" and value.endswith(".toml"):  # which a sweep would have written
+            Path(value).parent.mkdir(parents=True, exist_ok=True)
+            Path(value).touch()
     with pytest.raises(_Parsed):
         cli._run(given)
 

@@ -8,6 +8,7 @@ import pytest
 
 from bayesrnn import tasks  # noqa: F401  (registers the experiments)
 from bayesrnn.sweep.space import Choices, Range, read_space, shipped
+from tests.documents import ROOT, blocks
 
 SPACE = """
 trials = 5
@@ -74,6 +75,12 @@ def test_a_grid_has_each_combination_once_in_an_order_of_the_seeds(read):
     )
     assert cells == [tuple(cell.items()) for cell in space.cells(0, 6)]
     assert cells != [tuple(cell.items()) for cell in space.cells(1, 6)]
+
+
+def test_the_space_of_the_documentation(read):
+    (block,) = blocks(ROOT / "docs" / "sweeps.md", "toml")
+    space = read(block.text)
+    assert (space.trials, set(space.parameters)) == (60, {"pi", "lr"})
 
 
 @pytest.mark.parametrize(("name", "trials"), [("paper", 60), ("priors", 27)])

@@ -102,9 +102,9 @@ def tries(study):
     )
 
 
-def test_a_sweep_ends_with_as_many_trials_as_asked_for(space_of, place, tmp_path):
+def test_a_sweep_ends_with_as_many_trials_as_asked_for(space_of, tmp_path):
     space, heard = space_of(RANDOM), Heard()
-    study = joined(space, place)
+    study = joined(space, str(tmp_path / "journal.log"))
     slots = Worker(study, tmp_path / "sweep", 1.0, heard).run()
     assert heard.of == [(number, "complete") for number in range(4)]
     assert heard.lines == []
@@ -243,8 +243,8 @@ def test_the_trial_of_a_dead_worker_goes_on_where_it_was(space_of, place, tmp_pa
         assert (folder / name).read_bytes() == (whole / name).read_bytes()
 
 
-def test_a_worker_that_was_thought_dead_drops_its_trial(space_of, place, tmp_path):
-    space = space_of(RANDOM, trials=1)
+def test_a_worker_that_was_thought_dead_drops_its_trial(space_of, tmp_path):
+    space, place = space_of(RANDOM, trials=1), str(tmp_path / "journal.log")
     other, seen = joined(space, place), []
 
     def taken(slot, trainer, state):
