@@ -126,8 +126,9 @@ def _begin_line(study: SharedStudy, folder: Path, place: str) -> str:
     if ended == len(slots):
         return one_line(f"sweep {space.name}: all {ended} trials have ended already")
     before = f", {ended} of them ended already" if ended else ""
+    trials = "1 trial" if len(slots) == 1 else f"{len(slots)} trials"
     return one_line(
-        f"sweep {space.name}: {len(slots)} trials of `bayesrnn {space.experiment.command}`{before}, "
+        f"sweep {space.name}: {trials} of `bayesrnn {space.experiment.command}`{before}, "
         f"{space.sampler}, {', '.join(space.parameters)}; folder {folder}, storage {shown_place(place)}"
     )
 

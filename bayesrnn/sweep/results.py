@@ -54,11 +54,10 @@ class Results:
     def command(self) -> str:
         """The command that trains the best trial again."""
         assert self.best is not None
-        config = self.space.config(self.best.params)
         words = ["bayesrnn", *self.space.experiment.command.split()]
-        if hasattr(config, "preset"):
+        if self._has_presets:
             return shlex.join([*words, "--preset", str(self.folder / PRESET)])
-        return shlex.join([*words, *_options(config, self.space)])
+        return shlex.join([*words, *_options(self.space.config(self.best.params), self.space)])
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -72,12 +71,16 @@ class Results:
         }
 
     def write(self) -> list[str]:
-        """Write the table, and the best settings if there are any; returns the names of the files."""
+        """Write the table and, where the experiment has presets, the best settings; returns their names."""
         write_text(self.folder / TABLE, self._page())
-        if self.best is None:
+        if self.best is None or not self._has_presets:
             return [TABLE]
         write_text(self.folder / PRESET, self._preset(self.best))
         return [TABLE, PRESET]
+
+    @property
+    def _has_presets(self) -> bool:
+        return hasattr(self.space.experiment.config, "preset")
 
     def _page(self) -> str:
         parts = [f"# Sweep {self.space.name}: {self.ended} of {len(self.slots)} trials", ""]
