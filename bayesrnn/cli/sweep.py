@@ -47,8 +47,8 @@ class Sweep:
     """Folder for the trials' runs and the results; by default sweeps/NAME."""
     storage: Source = ""
     """Journal file, or URL of a database, that all workers share; by default journal.log in the folder."""
-    trials: Annotated[int, Between(1, 10_000)] | None = None
-    """Number of trials; by default that of the space. It may grow when a sweep is continued."""
+    trials: Annotated[int, Between(0, 10_000)] = 0
+    """Number of trials, which may grow when a sweep is continued; 0 for that of the space."""
     seed: Seed = 0
     """Random seed of the search; each trial trains with the seed of its settings."""
     dead_after: Annotated[float, Between(0.5, 1e6)] = 120.0
@@ -66,7 +66,7 @@ class Sweep:
         from bayesrnn.sweep.worker import Worker
 
         need("optuna", "sweep")
-        space = read_space(self.space, data=self.data, trials=self.trials)
+        space = read_space(self.space, data=self.data, trials=self.trials or None)
         folder = Path(self.folder or Path("sweeps") / space.name)
         if self.storage:
             check_storage(self.storage)
@@ -84,7 +84,7 @@ class Sweep:
                 maximise=goal.higher_is_better,
                 data=ready.data,
                 seed=self.seed,
-                asked=self.trials,
+                asked=self.trials or None,
                 dead_after=self.dead_after,
             )
             del ready  # each trial prepares its own

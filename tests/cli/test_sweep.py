@@ -241,7 +241,8 @@ def test_a_storage_that_cannot_be_used(storage, says, refused):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ("--trials 0", "trials = 0 must be 1 or more."),
+        ("--trials -1", "trials = -1 must be 0 or more."),
+        ("--trials x", "--trials x must be a whole number; see"),
         ("--dead-after 0", "dead-after = 0.0 must be 0.5 or more."),
         ("--folder mine.toml", "mine.toml is a file; name a folder."),
     ],
