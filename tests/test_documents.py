@@ -15,6 +15,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -293,6 +294,10 @@ def _check_bayesrnn(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> No
     # A run to resume, and its settings, would have to exist.
     given = [argument for argument in arguments if argument != "--resume"]
     options_of.check_places(given)
+    for option, value in pairwise(given):
+        if option == "--preset" and value.endswith(".toml"):  # which a sweep would have written
+            Path(value).parent.mkdir(parents=True, exist_ok=True)
+            Path(value).touch()
     with pytest.raises(_Parsed):
         cli._run(given)
 

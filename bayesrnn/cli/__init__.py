@@ -28,6 +28,7 @@ from bayesrnn.cli.parsing import parse
 from bayesrnn.cli.prune import Prune
 from bayesrnn.cli.report import Report
 from bayesrnn.cli.score import Score
+from bayesrnn.cli.sweep import Sweep
 from bayesrnn.cli.uncertainty import Uncertainty
 from bayesrnn.cli.verify import Verify
 from bayesrnn.files import printable
@@ -35,6 +36,7 @@ from bayesrnn.tasks import experiments
 from bayesrnn.training import Diverged
 
 COMMANDS = {
+    "sweep": Sweep,
     "evaluate": Evaluate,
     "compare": Compare,
     "generate": Generate,

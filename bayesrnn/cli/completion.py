@@ -35,7 +35,10 @@ TAKE_PRETRAINED = ("evaluate", "generate", "score", "uncertainty", "calibration"
 TEXTS = ("pydocs", "ptb", "wikitext-2")
 """The texts that have names; said again here, since the module that knows them waits for torch."""
 TAKE_TEXTS = (
-    *(f"{name} --data" for name in ("train", "evaluate", "compare", "prune", "calibration")),
+    *(
+        f"{name} --data"
+        for name in ("train", "evaluate", "compare", "prune", "calibration", "sweep")
+    ),
     *(f"{name} {option}" for name in ("uncertainty", "report") for option in ("--data", "--other")),
 )
 """The options that take them besides folders and files."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Protocol, TypeVar
 
 from tyro.conf import OmitArgPrefixes, arg
 
@@ -226,7 +226,7 @@ def _follow(
     last = None
     with (
         _board(trainer.run_folder.folder, wanted=tensorboard) as log,
-        _stopped_by_signals(trainer),
+        stopped_by_signals(trainer),
         following(trainer, experiment, quiet=quiet) as tell,
     ):
         for state in trainer.run():
@@ -238,8 +238,14 @@ def _follow(
     return last
 
 
+class Stoppable(Protocol):
+    """What is training: it ends soon after `stop` is set to the number of a signal."""
+
+    stop: int
+
+
 @contextmanager
-def _stopped_by_signals(trainer: Trainer) -> Iterator[None]:
+def stopped_by_signals(trainer: Stoppable) -> Iterator[None]:
     """Inside the block a signal stops training; afterwards it does what it did before."""
     before = {number: signal.getsignal(number) for number in STOPPING}
     for number in STOPPING:
@@ -251,7 +257,7 @@ def _stopped_by_signals(trainer: Trainer) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _stop(trainer: Trainer, number: int) -> None:
+def _stop(trainer: Stoppable, number: int) -> None:
     """Save and end after the current step; a second Ctrl-C ends at once."""
     if trainer.stop and number == signal.SIGINT:
         raise KeyboardInterrupt

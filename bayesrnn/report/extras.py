@@ -12,6 +12,7 @@ def check_extras(*, figures: bool) -> None:
         need("matplotlib")
 
 
-def need(module: str) -> None:
+def need(module: str, extra: str = "report") -> None:
+    """Raise ValueError, with the cure, if a module of an extra is missing."""
     if find_spec(module) is None:
-        raise ValueError(f"this needs {module}: pip install 'bayesrnn[report]'.")
+        raise ValueError(f"this needs {module}: pip install 'bayesrnn[{extra}]'.")

@@ -149,6 +149,19 @@ class Trainer:
             self._dropout_rng = rng_state(self.device)
             set_rng_state(self.device, outside)
 
+    def validate(self) -> float:
+        """The goal now, at the weights that predict; training goes on as if nobody had asked."""
+        model, random = self.method.model, torch.get_rng_state()
+        training = model.training
+        averaged = self.average is not None and self.average.updates > 0
+        try:
+            with self._averaged() if averaged else nullcontext():
+                _, valid = self.task.validate(self.method)
+        finally:
+            model.train(training)
+            torch.set_rng_state(random)
+        return valid[self.task.goal.metric]
+
     def _steps(self) -> Iterator[Progress]:
         self._last_checkpoint = time.monotonic()
         timed_seconds = 0.0

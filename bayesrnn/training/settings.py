@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from bayesrnn import methods
+from bayesrnn.files import expanded
 
 FORMAT = 1
 
@@ -150,7 +151,9 @@ class Settings:
         for field in fields(self):
             _check_type(field.name, getattr(self, field.name), str(field.type))
         for name, choices in {"method": methods.names(self.TASK), **self.CHOICES}.items():
-            check_choice(name, getattr(self, name), choices)
+            value = getattr(self, name)
+            if not (name == "preset" and is_preset_file(value)):  # which may have gone since
+                check_choice(name, value, choices)
         for name in self.AT_LEAST_1:
             check(name, getattr(self, name), getattr(self, name) >= 1, "must be at least 1")
         for name in self.ABOVE_0:
@@ -216,17 +219,41 @@ class Settings:
         return config
 
     @classmethod
-    def from_preset(cls, package: str, name: str, method: str, **changes: Any) -> Self:
-        """The settings in presets/NAME.toml of a package, with its table for the method, and changes."""
-        check_choice("preset", name, cls.CHOICES["preset"])
-        check_choice("method", method, methods.names(cls.TASK))
-        file = resources.files(package).joinpath("presets", f"{name}.toml")
-        values = tomllib.loads(file.read_text("utf-8"))
+    def from_preset(cls, package: str, name: str, method: str | None, **changes: Any) -> Self:
+        """The settings in presets/NAME.toml of a package, or in a preset file, with its table for the method,
+        and changes. The method is the one given, else the file's, else bbb."""
+        if is_preset_file(name):
+            values, source = cls._preset_file(expanded(name)), name
+        else:
+            check_choice("preset", name, cls.CHOICES["preset"])
+            file = resources.files(package).joinpath("presets", f"{name}.toml")
+            values, source = tomllib.loads(file.read_text("utf-8")), f"preset {name}"
         tables = {key: values.pop(key) for key in list(values) if isinstance(values[key], dict)}
-        own = tables.get(method, {})  # a method without a table uses the common values
-        return cls.from_values(
-            {**values, **own, **changes, "preset": name, "method": method}, f"preset {name}"
-        )
+        used: str = method or values.get("method", "bbb")
+        check_choice("method", used, methods.names(cls.TASK))
+        own = tables.get(used, {})  # a method without a table uses the common values
+        return cls.from_values({**values, **own, **changes, "preset": name, "method": used}, source)
+
+    @classmethod
+    def _preset_file(cls, path: Path) -> dict[str, Any]:
+        """The settings in a preset file, which may be the config.toml of a run too."""
+        if not path.is_file():
+            raise ValueError(f"{path}: no such preset file.")
+        values = load_toml(path)
+        values.pop("format", None)
+        task = values.pop("task", cls.TASK)
+        if task != cls.TASK:
+            raise ValueError(f"{path} has the settings of another experiment, {shown(task)}.")
+        if not isinstance(values.get("method", ""), str):
+            raise ValueError(f"{path}: method = {shown(values['method'])} must be of type str.")
+        tables = methods.names(cls.TASK)
+        for name in [key for key, value in values.items() if isinstance(value, dict)]:
+            if name not in tables:
+                raise ValueError(
+                    f"{path}: [{shown(name)}] is no method; choose from {', '.join(tables)}."
+                )
+        recorded = ("preset", *cls.RECORDED)
+        return {name: value for name, value in values.items() if name not in recorded}
 
     @classmethod
     def from_values(cls, values: dict[str, Any], source: str) -> Self:
@@ -244,21 +271,19 @@ class Settings:
             raise ValueError(f"{source}: {error}") from None
 
 
+def is_preset_file(preset: str) -> bool:
+    """Whether a preset is a file of the user's, not a name."""
+    return preset.endswith(".toml")
+
+
+def preset_name(preset: str) -> str:
+    """A preset's name, for the names of folders: that of a file is its stem."""
+    return Path(preset).stem if is_preset_file(preset) else preset
+
+
 def read_toml(path: Path) -> tuple[str, dict[str, Any]]:
     """The experiment and the raw settings in a config.toml."""
-    if path.stat().st_size > LARGEST_FILE:
-        raise ValueError(f"{path} is larger than {LARGEST_FILE:,} bytes; no run has such settings.")
-    deep = f"{path} is too deep: a run's settings are names and values. Restore it from a copy."
-    try:
-        text = path.read_text(encoding="utf-8")
-        # The time to parse a name such as a.a.a grows with the square of its parts.
-        if any(line.count(".") > 300 for line in text.splitlines()):
-            raise ValueError("a line has more than 300 dots")
-        values = tomllib.loads(text)
-    except RecursionError:
-        raise ValueError(deep) from None
-    except ValueError as error:
-        raise ValueError(f"{path} is not valid TOML: {error}") from None
+    values = load_toml(path)
     version = values.pop("format", None)
     if type(version) is not int or version != FORMAT:
         raise ValueError(
@@ -269,6 +294,24 @@ def read_toml(path: Path) -> tuple[str, dict[str, Any]]:
     if not isinstance(task, str):
         raise ValueError(f"{path}: task = {shown(task)} must be the name of an experiment.")
     return task, values
+
+
+def load_toml(path: Path) -> dict[str, Any]:
+    """The values in a small TOML file; ValueError, naming it, for what is none."""
+    if path.stat().st_size > LARGEST_FILE:
+        raise ValueError(f"{path} is larger than {LARGEST_FILE:,} bytes; no run has such settings.")
+    try:
+        text = path.read_text(encoding="utf-8")
+        # The time to parse a name such as a.a.a grows with the square of its parts.
+        if any(line.count(".") > 300 for line in text.splitlines()):
+            raise ValueError("a line has more than 300 dots")
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError(
+            f"{path} is too deep: a run's settings are names and values. Restore it from a copy."
+        ) from None
+    except ValueError as error:
+        raise ValueError(f"{path} is not valid TOML: {error}") from None
 
 
 def words_in(folder: Path) -> int:

@@ -38,6 +38,7 @@ QUICK = {
     "uncertainty": "--samples 1 --noise 0.1 --words 40 --other TEXT",
     "generate": "--words 5",
     "captions evaluate": "--beam 1",
+    "sweep": "--trials 1",
 }
 """Options with which a command takes less time."""
 
@@ -141,6 +142,17 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         lines = [" ".join(random.choices([f"w{i}" for i in range(8)], k=6)) for _ in range(20)]
         (folder / "TEXT" / f"{split}.txt").write_text("\n".join(lines) + "\n")
     (folder / "words.txt").write_text("w1 w2 w3\n")
+    (folder / "space.toml").write_text(
+        f"""
+        [settings]
+        data = "{folder}/TEXT"
+        epochs = 1
+        hidden = 4
+        batch_size = 2
+        [space]
+        pi = [0.25, 0.75]
+        """
+    )
     noise = np.random.default_rng(0).integers(0, 255, (20, 20, 3), np.uint8)
     Image.fromarray(noise).save(folder / "photo.png")
     (folder / "empty folder").mkdir()
@@ -163,6 +175,7 @@ VALID = {
     "photos": "photo.png",
     "images": "COCO",
     "folder": "empty folder",
+    "space": "space.toml",
 }
 """Valid values of positional arguments other than runs, by name."""
 
@@ -190,7 +203,12 @@ def _line(command: str, inputs: dict[str, Path], place: Argument, value: Path) -
 
 
 WRONG = ["no such path", "empty file", "empty folder"]
-RIGHT = {("list", "folder", "empty folder")}
+RIGHT = {
+    ("list", "folder", "empty folder"),
+    ("sweep", "folder", "empty folder"),
+    ("sweep", "folder", "no such path"),
+    ("sweep", "storage", "empty file"),
+}
 """Of these, what a command has a use for."""
 
 CASES = [

@@ -99,6 +99,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         lines = [" ".join(random.choices([f"w{i}" for i in range(8)], k=6)) for _ in range(20)]
         (folder / "text" / f"{split}.txt").write_text("\n".join(lines) + "\n")
     (folder / "words.txt").write_text("w1 w2 w3\nw2 w9\n")
+    settings = f'data = "{folder}/text"\nepochs = 1\nhidden = 4\nbatch_size = 2\n'
+    (folder / "space.toml").write_text(f"[settings]\n{settings}[space]\npi = [0.25, 0.75]\n")
     (folder / "images").mkdir()
     os.mkfifo(folder / "fifo")
     with pytest.MonkeyPatch.context() as patch:
@@ -122,8 +124,9 @@ QUICK = {
     "report": "--words 30 --samples 1 --other text",
     "uncertainty": "--samples 1 --noise 0.1 --words 40 --other text",
     "calibration": "--samples 1",
+    "sweep": "--trials 1",
 }
-INPUTS = {"file": "words.txt", "images": "images", "photos": "words.txt"}
+INPUTS = {"file": "words.txt", "images": "images", "photos": "words.txt", "space": "space.toml"}
 
 
 def _case(name: str, options: list[Option], folder: Path, random: Random, number: int) -> list[str]:

@@ -22,7 +22,7 @@ class CaptionsConfig(Settings):
     method: str = "bbb"
     """Training method: lstm, dropout, bbb or sharpened."""
     preset: str = SHAPES
-    """Preset with the defaults of all other options: shapes, photos or im2txt (Show and Tell)."""
+    """Preset with the other options' defaults: shapes, photos, im2txt (Show and Tell), or a .toml file."""
     encoder: str = ""
     """Image network: efficientnet-lite0, shapes, or timm:MODEL[=FILE]; by default what suits the data."""
     features: str = ""
@@ -77,6 +77,6 @@ class CaptionsConfig(Settings):
         return recurrent + words + self.feature_size * self.embedding
 
 
-def preset(name: str, method: str, **changes: Any) -> CaptionsConfig:
-    """A preset's settings for a method, with changes."""
+def preset(name: str, method: str | None, **changes: Any) -> CaptionsConfig:
+    """A preset's settings for a method, by default its own, with changes."""
     return CaptionsConfig.from_preset("bayesrnn.tasks.captions", name, method, **changes)

@@ -17,6 +17,7 @@ from bayesrnn.training.experiment import (
     Section,
     kl_text,
 )
+from bayesrnn.training.settings import preset_name
 
 if TYPE_CHECKING:
     from bayesrnn.training.run import Run
@@ -33,11 +34,11 @@ class CaptionsExperiment:
 
     def defaults(self, given: Mapping[str, str]) -> CaptionsConfig:
         suits = SHAPES if given.get("data", SHAPES) == SHAPES else "photos"
-        return preset(given.get("preset", suits), given.get("method", "bbb"))
+        return preset(given.get("preset", suits), given.get("method"))
 
     def folder_name(self, config: CaptionsConfig) -> str:
         name = SHAPES if config.data == SHAPES else Path(config.data).resolve().name
-        return f"{name}-{config.preset}-{config.method}-{config.seed}"
+        return f"{name}-{preset_name(config.preset)}-{config.method}-{config.seed}"
 
     def prepare(self, config: CaptionsConfig, before: Run | None) -> Prepared:
         from bayesrnn.data.vocabulary import Vocabulary

@@ -24,7 +24,7 @@ class LanguageModelConfig(Settings):
     train_words: int = 0
     """Number of words of the training text to use, from its beginning; 0 for all."""
     preset: str = "tiny"
-    """Preset with the defaults of all other options: tiny, small, medium or large."""
+    """Preset with the defaults of all other options: tiny, small, medium, large, or a .toml file."""
 
     # The model
     hidden: int = 100
@@ -82,6 +82,6 @@ class LanguageModelConfig(Settings):
         return recurrent + (1 if self.tied else 2) * self.hidden * words_in(folder)
 
 
-def preset(name: str, method: str, **changes: Any) -> LanguageModelConfig:
-    """A preset's settings for a method, with changes."""
+def preset(name: str, method: str | None, **changes: Any) -> LanguageModelConfig:
+    """A preset's settings for a method, by default its own, with changes."""
     return LanguageModelConfig.from_preset("bayesrnn.tasks.language", name, method, **changes)

@@ -16,6 +16,7 @@ from bayesrnn.training.experiment import (
     Section,
     kl_text,
 )
+from bayesrnn.training.settings import preset_name
 
 if TYPE_CHECKING:
     from bayesrnn.tasks.language.data.corpus import Corpus
@@ -32,10 +33,11 @@ class LanguageExperiment:
     config = LanguageModelConfig
 
     def defaults(self, given: Mapping[str, str]) -> LanguageModelConfig:
-        return preset(given.get("preset", "tiny"), given.get("method", "bbb"))
+        return preset(given.get("preset", "tiny"), given.get("method"))
 
     def folder_name(self, config: LanguageModelConfig) -> str:
-        return f"{Path(config.data).resolve().name}-{config.preset}-{config.method}-{config.seed}"
+        data, preset = Path(config.data).resolve().name, preset_name(config.preset)
+        return f"{data}-{preset}-{config.method}-{config.seed}"
 
     def prepare(self, config: LanguageModelConfig, before: Run | None) -> Prepared:
         from bayesrnn.data.download import cache_folder
