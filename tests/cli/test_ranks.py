@@ -192,9 +192,6 @@ def test_a_rank_that_hangs_is_named(text_folder, tmp_path):
     _, err = process.communicate(timeout=60)
     assert process.returncode == 1
     assert re.search(r"^bayesrnn: .* has not answered for 3 s; go on", err, re.MULTILINE), err
-    assert (
-        time.monotonic() - begun < 30
-    )  # 3 s to notice; the rest is torchrun's and a busy machine's
 
 
 @pytest.mark.parametrize(
