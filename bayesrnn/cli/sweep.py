@@ -15,6 +15,7 @@ from tyro.conf import Positional
 
 from bayesrnn.cli.arguments import Between, Seed, Source, output_folder
 from bayesrnn.cli.console import note, one_line, show, show_json
+from bayesrnn.cli.launch import OnDevice
 from bayesrnn.cli.train import stopped_by_signals
 from bayesrnn.cli.training_output import SECONDS_BETWEEN_LINES, duration
 
@@ -33,7 +34,7 @@ SHOWN = 10
 
 
 @dataclass(frozen=True)
-class Sweep:
+class Sweep(OnDevice):
     """Search hyper-parameters by many trials, with as many workers as are started.
 
     Start the same command several times, also on other machines, to share the work.
@@ -109,7 +110,7 @@ class Sweep:
     def command(self) -> str:
         """The command that goes on with this sweep."""
         words = ["bayesrnn", "sweep", self.space]
-        for option in fields(self)[1:]:
+        for option in (field for field in fields(self) if field.name != "space"):
             value = getattr(self, option.name)
             if value != option.default:
                 flag = f"--{option.name.replace('_', '-')}"

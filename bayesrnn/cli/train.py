@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -41,7 +42,8 @@ class Train(OnRanks, Generic[C]):
 
     config: Annotated[OmitArgPrefixes[C], arg(name="")]
     run: Source = ""
-    """Run folder; by default a name made from the settings, in runs/."""
+    """Run folder; by default a name made from the settings, in runs/. Also --run-folder: torchrun takes --run
+    for an option of its own."""
     from_run: Annotated[Source, arg(name="from")] = ""
     """Run to start from: its weights become the new run's first weights, or the mean of its posterior."""
     resume: bool = False
@@ -56,6 +58,7 @@ class Train(OnRanks, Generic[C]):
 
 def run(experiment: Experiment, arguments: list[str]) -> None:
     """Parse the arguments and train."""
+    arguments = [re.sub(r"^--run-folder(?==|$)", "--run", argument) for argument in arguments]
     options = parse(
         Train[experiment.config],
         f"bayesrnn {experiment.command}",
