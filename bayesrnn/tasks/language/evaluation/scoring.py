@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bayesrnn.data.mapped import was_read
 from bayesrnn.ensemble import LogMeanExp, evaluating
 from bayesrnn.methods import Member, Method
 from bayesrnn.sharpened import Sharpened
@@ -55,6 +56,7 @@ def segments(tokens: Tensor, *, streams: int, steps: int) -> Iterator[Segment]:
         position = time[:, None] + starts  # (T, N)
         counted = position < words
         position = position.clamp_max(words - 1)
+        was_read(tokens, position.numel())
         yield Segment(tokens[position].long(), tokens[position + 1].long(), counted)
 
 
