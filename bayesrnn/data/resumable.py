@@ -31,7 +31,9 @@ from bayesrnn.data.verified import (
 from bayesrnn.files import flush_folder, identity, printable
 
 SECONDS_BETWEEN_POINTS = 10.0
-"""At least; and ten times as long as it took to save the last."""
+"""At least."""
+POINT_COST = 10.0
+"""They are also this many times as long apart as it took to save the last one."""
 
 Values = Mapping[str, Any]
 
@@ -55,7 +57,7 @@ class Partial:
             return
         self._save(values())
         self._last = time.monotonic()
-        self._between = max(SECONDS_BETWEEN_POINTS, 10 * (self._last - began))
+        self._between = max(SECONDS_BETWEEN_POINTS, POINT_COST * (self._last - began))
 
 
 def ensure(
