@@ -6,9 +6,9 @@ Makes texts of random words (10,000 of them, Zipf's law) in a temporary folder, 
 each in processes of their own, whose peak of resident memory (VmHWM) the system tells. A training reads every
 chunk of the whole text once, in order, and takes a step of the preset tiny on some of them, equally many for
 each text and equally far apart: an epoch of which most chunks are read but not learnt. Everything else is as
-`bayesrnn train` has it, validation included. "Pages kept" is a training that keeps what it has read in memory,
-as the package once did. Of the text with as many different words as `--types` only the tokenising is measured:
-the table of words is what grows.
+`bayesrnn train` has it, validation included. "Pages kept" is a training that keeps what it has read, as the
+package once did. Of the text with as many different words as `--types` only the tokenising is measured: the
+table of words is what grows.
 """
 
 from __future__ import annotations
