@@ -56,7 +56,7 @@ def _temporary_for(path: Path) -> Iterator[Path]:
     """
     folder = Path(tempfile.mkdtemp(prefix=PREFIX, suffix=SUFFIX, dir=path.parent))
     try:
-        with _try_lock(folder):
+        with free_file(folder):
             yield folder / "file"
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -66,19 +66,19 @@ def remove_temporaries(folder: Path) -> None:
     """Remove what killed processes have left half written in a folder."""
     for path in folder.glob(f"{PREFIX}*{SUFFIX}"):
         if path.is_dir() and not path.is_symlink():
-            with _try_lock(path) as free:
+            with free_file(path) as free:
                 if free:
                     shutil.rmtree(path, ignore_errors=True)
 
 
 @contextmanager
-def _try_lock(folder: Path) -> Iterator[bool]:
-    """Lock a folder for the block, if nobody else has; whether that was possible."""
+def free_file(path: Path) -> Iterator[bool]:
+    """Lock a file or folder for the block, if nobody else has; whether that was possible."""
     try:
         import fcntl
 
-        handle = os.open(folder, os.O_RDONLY)
-    except (ImportError, OSError):  # no such locks on this system; or the folder has just gone
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
+    except (ImportError, OSError):  # no such locks on this system; or it has just gone
         yield False
         return
     try:
@@ -241,10 +241,16 @@ def locked(folder: Path) -> Iterator[None]:
 # ---------------------------------------------------------------------- digests
 
 
-def sha256_of(path: str | os.PathLike[str]) -> str:
-    """The SHA-256 of a file's bytes."""
+def sha256_of(path: str | os.PathLike[str], tell: Callable[[float], None] | None = None) -> str:
+    """The SHA-256 of a file's bytes; `tell` is told the share that was read."""
     with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        if tell is None:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+        digest, size = hashlib.sha256(), max(os.fstat(file.fileno()).st_size, 1)
+        while data := file.read(1 << 20):
+            digest.update(data)
+            tell(min(file.tell() / size, 1.0))
+        return digest.hexdigest()
 
 
 def sha256_of_text(text: str) -> str:

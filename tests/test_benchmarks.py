@@ -16,6 +16,7 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
     [
         ("training_step.py", "--hidden 8 --steps 1", "| 8 | sharpened |"),
         ("kl_gradient.py", "--weights 1000", "| 0.75 | -2 | -8 |"),
+        ("corpus.py", "--words 21000 42000 --types 20000 --steps 2", "| 42,000 | 10,000 |"),
     ],
 )
 def test_a_benchmark_prints_its_table(script, arguments, expected, monkeypatch, capsys):

@@ -114,7 +114,7 @@ def test_a_step_stays_on_its_device(monkeypatch, task, method, changes):
 
 
 def _unfused(kind: type[torch.optim.Optimizer], groups: Any, lr: float, fused: bool) -> Any:
-    """The fused optimiser does not know the meta device, and without it Adam's steps are counted on the CPU."""
+    """The fused optimiser does not know the meta device."""
     assert fused
     return kind(groups, lr=lr, foreach=True)  # type: ignore[call-arg]
 

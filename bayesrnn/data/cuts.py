@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args
 
 from torch import Tensor
 
+from bayesrnn.data.mapped import was_read
 from bayesrnn.warn import warn
 
 Reduction = Literal["mean", "sum over time", "sum"]
@@ -81,6 +82,8 @@ class Cuts:
             raise IndexError(f"chunk {index} of {len(self)}")
         steps = slice(index * self.unroll, (index + 1) * self.unroll)
         x, y = self._x[:, steps], self._y[:, steps]
+        for tensor in (self._x, self._y):
+            was_read(tensor, x.numel())
         return (x, y) if self.batch_first else (x.transpose(0, 1), y.transpose(0, 1))
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:

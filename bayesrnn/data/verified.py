@@ -19,7 +19,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
+from bayesrnn.data.progress import progress
 from bayesrnn.files import (
+    free_file,
     identity,
     printable,
     remove_temporaries,
@@ -35,6 +37,11 @@ its file system's clock, unseen: its digest is not remembered yet."""
 
 STALE = 24 * 3600.0
 """Seconds after which a temporary file of an earlier version was left by a process that was killed."""
+
+PARTIAL = ".partial"
+"""How the name of a file ends that is being made, and that a later process can go on with."""
+FORGOTTEN = 7 * 24 * 3600.0
+"""Seconds after which nobody will go on with it."""
 
 # Names that earlier versions gave their temporary files: the final name between a dot and a process id.
 _EARLIER = re.compile(r"\..+-(train|valid|test|vocabulary)-[0-9a-f]{16}\.(tokens|txt)\.\d+")
@@ -66,7 +73,7 @@ def write_recorded(
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     tidy(path.parent)
     write_atomically(path, fill)
-    _write_record(_beside(path), {**record, "identity": identity(path)})
+    write_record(beside(path), {**record, "identity": identity(path)})
 
 
 def is_intact(path: Path, facts: Mapping[str, Any]) -> bool:
@@ -75,7 +82,7 @@ def is_intact(path: Path, facts: Mapping[str, Any]) -> bool:
     It is read only if it was touched since the last time.
     """
     tidy(path.parent)
-    record = _read_record(_beside(path))
+    record = read_record(beside(path))
     if record is None or any(record.get(name) != value for name, value in facts.items()):
         return False
     try:
@@ -87,11 +94,11 @@ def is_intact(path: Path, facts: Mapping[str, Any]) -> bool:
     except OSError:
         return False
     with suppress(OSError, ValueError):  # a folder that cannot be written: read it again next time
-        _write_record(_beside(path), {**record, "identity": now})
+        write_record(beside(path), {**record, "identity": now})
     return True
 
 
-def _beside(path: Path) -> Path:
+def beside(path: Path) -> Path:
     return path.with_name(f"{path.name}.json")
 
 
@@ -112,16 +119,21 @@ class _Hashing:
 def file_digest(path: Path, memory: Path | None = None) -> str:
     """The SHA-256 of a file, remembered in the folder `memory` until the file is touched."""
     if memory is None:
-        return sha256_of(path)
+        return _shown_sha256(path)
     key = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()
     before = identity(path)
     since = time.time() - SETTLED
     digest = remembered(
-        memory, key, before, lambda: sha256_of(path), lambda: before[2] < since * 1e9
+        memory, key, before, lambda: _shown_sha256(path), lambda: before[2] < since * 1e9
     )
     if identity(path) != before:
         raise ValueError(f"{printable(str(path))} changed while it was read; start again.")
     return digest
+
+
+def _shown_sha256(path: Path) -> str:
+    with progress(f"reading {path}") as tell:
+        return sha256_of(path, tell)
 
 
 def remembered(
@@ -134,7 +146,7 @@ def remembered(
     """A digest under a key of letters and digits, computed anew when the state is another."""
     tidy(memory)
     path = memory / f"{key}.json"
-    record = _read_record(path)
+    record = read_record(path)
     if record is not None and record.get("state") == state:
         sha256 = record.get("sha256")
         if isinstance(sha256, str):
@@ -143,19 +155,19 @@ def remembered(
     if lasts():
         with suppress(OSError, ValueError):  # what cannot be remembered is computed again
             memory.mkdir(parents=True, exist_ok=True)
-            _write_record(path, {"state": state, "sha256": sha256})
+            write_record(path, {"state": state, "sha256": sha256})
     return sha256
 
 
 # ---------------------------------------------------------------------- records
 
 
-def _write_record(path: Path, values: Mapping[str, Any]) -> None:
+def write_record(path: Path, values: Mapping[str, Any]) -> None:
     text = json.dumps(values, sort_keys=True)
     write_text(path, json.dumps({"record": values, "sha256": sha256_of_text(text)}))
 
 
-def _read_record(path: Path) -> dict[str, Any] | None:
+def read_record(path: Path) -> dict[str, Any] | None:
     """A record; None if there is none, or it is damaged."""
     try:
         content = json.loads(path.read_bytes())
@@ -179,6 +191,16 @@ def tidy(folder: Path) -> None:
             old = time.time() - path.lstat().st_mtime > STALE
             if old and _EARLIER.fullmatch(path.name) and path.is_file() and not path.is_symlink():
                 path.unlink(missing_ok=True)
+        for path in (*folder.glob(f"*{PARTIAL}"), *folder.glob(f"*{PARTIAL}.json")):
+            if time.time() - path.lstat().st_mtime > FORGOTTEN:
+                _forget(path)
+
+
+def _forget(path: Path) -> None:
+    """Remove a file that nobody has gone on with, unless somebody has it after all."""
+    with free_file(path) as free:
+        if free:
+            path.unlink(missing_ok=True)
 
 
 # ---------------------------------------------------------------------- notices

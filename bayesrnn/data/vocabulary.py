@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import repeat
 from pathlib import Path
 
 UNKNOWN, END = "<unk>", "<eos>"
@@ -34,8 +35,7 @@ class Vocabulary:
 
     def encode(self, words: Iterable[str]) -> list[int]:
         """Words as tokens; unknown words become `<unk>`."""
-        index, unknown = self.index, self.unknown
-        return [index.get(word, unknown) for word in words]
+        return list(map(self.index.get, words, repeat(self.unknown)))
 
     @classmethod
     def build(
@@ -45,15 +45,21 @@ class Vocabulary:
 
         `<unk>` and `<eos>` are always among them.
         """
-        counts: Counter[str] = Counter({UNKNOWN: 0, END: 0})
+        counts: Counter[str] = Counter()
         for line in lines:
             counts.update(line)
             counts[END] += 1
+        return cls.of_counts(counts, size, min_count=min_count)
+
+    @classmethod
+    def of_counts(
+        cls, counts: Mapping[str, int], size: int | None = None, *, min_count: int = 1
+    ) -> Vocabulary:
+        """As `build`, from how often each word occurs, `<eos>` for the ends of lines."""
         special = {UNKNOWN, END}
-        ranked = sorted(
-            (word for word in counts if counts[word] >= min_count or word in special),
-            key=lambda word: (-counts[word], word),
-        )
+        words = [word for word, count in counts.items() if count >= min_count or word in special]
+        words += [word for word in special if word not in counts]
+        ranked = sorted(words, key=lambda word: (-counts.get(word, 0), word))
         if size is not None and len(ranked) > size:
             kept = set([word for word in ranked if word not in special][: size - 2]) | special
             ranked = [word for word in ranked if word in kept]

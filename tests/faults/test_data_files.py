@@ -199,7 +199,7 @@ def test_nothing_is_read_twice_while_nothing_is_touched(text, monkeypatch):
     real = verified.sha256_of
     monkeypatch.setattr(verified, "SETTLED", -1.0)
     monkeypatch.setattr(
-        verified, "sha256_of", lambda path: (read.append(Path(path)), real(path))[1]
+        verified, "sha256_of", lambda path, *tell: (read.append(Path(path)), real(path, *tell))[1]
     )
     load(text)
     assert sorted(read) == sorted(text.iterdir())  # the text, once
@@ -241,13 +241,13 @@ def test_text_that_changes_while_it_is_read(tmp_path, monkeypatch):
 
     path = tmp_path / "book.txt"
     path.write_text("old words here\n" * 40)
-    lines = TextFiles.lines
+    batches = TextFiles.batches
 
-    def changing(self: TextFiles, split: str):
+    def changing(self: TextFiles, split: str, place: list[int]):
         path.write_text("new words here\n" * 41)
-        return lines(self, split)
+        return batches(self, split, place)
 
-    monkeypatch.setattr(TextFiles, "lines", changing)
+    monkeypatch.setattr(TextFiles, "batches", changing)
     fails(lambda: load(path), "book", "changed while it was read")
     assert not list(cache_folder().glob("*.tokens"))
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
+from bayesrnn.data.mapped import was_read
 from bayesrnn.tasks.language.evaluation.perplexity import DYNAMIC_STEPS, perplexity
-from bayesrnn.tasks.language.trained import TrainedModel
+from bayesrnn.tasks.language.trained import TOKENS_AT_ONCE, TrainedModel
 from bayesrnn.training.experiment import Comparison, Progress
 
 
@@ -94,10 +95,17 @@ def _described(model: TrainedModel) -> str:
 def _same_words(first: TrainedModel, other: TrainedModel, split: str, data: str | None) -> bool:
     """Whether a split has the same words for two models, whose vocabularies differ at most in order."""
     own, theirs = first.tokens(split, data), other.tokens(split, data)
-    if own is theirs or first.vocabulary.words == other.vocabulary.words:
-        return torch.equal(own, theirs)
+    if own is theirs or len(own) != len(theirs):
+        return own is theirs
     renumbered = torch.tensor(first.vocabulary.encode(other.vocabulary.words), dtype=own.dtype)
-    return torch.equal(own, renumbered[theirs.long()])
+    for mine, other_part in zip(
+        own.split(TOKENS_AT_ONCE), theirs.split(TOKENS_AT_ONCE), strict=True
+    ):
+        if not torch.equal(mine, renumbered[other_part.long()]):
+            return False
+        was_read(own, len(mine))
+        was_read(theirs, len(mine))
+    return True
 
 
 def _ways(

@@ -11,6 +11,7 @@ from pathlib import Path
 from torch import Tensor
 
 from bayesrnn.data.download import cache_folder
+from bayesrnn.data.mapped import was_read
 from bayesrnn.data.vocabulary import Vocabulary
 from bayesrnn.files import is_run
 from bayesrnn.methods import Method
@@ -24,6 +25,9 @@ from bayesrnn.training.run import Run, labels
 
 VOCABULARY = "vocabulary.txt"
 """A run's vocabulary: one word per line, in token order."""
+
+TOKENS_AT_ONCE = 1 << 20
+"""Of a text that is looked at as a whole."""
 
 Texts = dict[tuple[str, str, Vocabulary], Tensor]
 """Tokens read so far, by text, split and vocabulary."""
@@ -71,9 +75,13 @@ class TrainedModel:
 
     def share_known(self, tokens: Tensor) -> float:
         """The share of the words that are in the vocabulary."""
-        words = tokens[tokens != self.vocabulary.end]
-        known = words != self.vocabulary.unknown
-        return known.double().mean().item() if len(words) else 0.0
+        ends = unknown = 0
+        for part in tokens.split(TOKENS_AT_ONCE):
+            ends += int((part == self.vocabulary.end).sum())
+            unknown += int((part == self.vocabulary.unknown).sum())
+            was_read(tokens, len(part))
+        words = len(tokens) - ends
+        return (words - unknown) / words if words else 0.0
 
 
 def trained_models(runs: Sequence[Run]) -> list[TrainedModel]:

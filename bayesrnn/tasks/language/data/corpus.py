@@ -1,7 +1,8 @@
 """Corpora: a vocabulary, and each split as one memory-mapped array of tokens.
 
 Both are made once and kept in the cache, under a digest of the text. What was kept is used only while its
-own digest is right; otherwise it is made again.
+own digest is right; otherwise it is made again. Making them streams through the text, shows how far it is if
+that takes long, and goes on from a saved point if it was stopped.
 """
 
 from __future__ import annotations
@@ -9,27 +10,36 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from array import array
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from bayesrnn.data.verified import Sink, is_intact, notice, write_recorded
-from bayesrnn.data.vocabulary import Vocabulary
+from bayesrnn.data.mapped import map_tokens
+from bayesrnn.data.progress import progress
+from bayesrnn.data.resumable import Partial, ensure
+from bayesrnn.data.vocabulary import END, Vocabulary
 from bayesrnn.files import printable
+from bayesrnn.tasks.language.data.batches import Place, batches
 
 SPLITS = ("train", "valid", "test")
 _FORMAT = 3
-_TOKENS_AT_ONCE = 1 << 16
+_POINTS = 1
+"""The format of saved points and of the places in them."""
+_TOKEN_BYTES = np.dtype(np.int32).itemsize
 
 
 class Source(Protocol):
-    """A source of text with three splits."""
+    """A source of text with three splits.
+
+    One for long texts also has `batches`, as in `Seekable`.
+    """
 
     @property
     def name(self) -> str: ...
@@ -119,37 +129,28 @@ def _encode(text: _Text, vocabulary: Vocabulary) -> Corpus:
 def _load_split(text: _Text, split: str, vocabulary: Vocabulary) -> Tensor:
     path = text.file(split, "tokens", split, vocabulary.text())
 
-    def write(file: Sink) -> dict[str, Any]:
-        tokens = _write_tokens(file, text.source, split, vocabulary)
-        text.check_unchanged()
-        return {"tokens": tokens}
+    def write(file: Partial) -> dict[str, Any]:
+        return {"tokens": _write_tokens(file, text, split, vocabulary)}
 
     _ensure(path, write, {"vocabulary": len(vocabulary)})
-    tokens = np.memmap(path, dtype=np.int32, mode="c")  # copy-on-write: never changes the file
-    return torch.from_numpy(tokens)
+    return map_tokens(path)
 
 
 def _load_vocabulary(text: _Text, size: int | None) -> Vocabulary:
     path = text.file("vocabulary", "txt", str(size))
 
-    def write(file: Sink) -> None:
-        file.write(Vocabulary.build(text.source.lines("train"), size).text().encode())
-        text.check_unchanged()
+    def write(file: Partial) -> None:
+        file.write(Vocabulary.of_counts(_count_words(file, text), size).text().encode())
 
     _ensure(path, write, {})
     return Vocabulary.read(path)
 
 
 def _ensure(
-    path: Path, write: Callable[[Sink], dict[str, Any] | None], facts: dict[str, Any]
+    path: Path, write: Callable[[Partial], dict[str, Any] | None], facts: dict[str, Any]
 ) -> None:
-    """Have a file in the cache that is known to be intact: the one that is there, or a new one."""
-    if is_intact(path, facts):
-        return
-    if path.exists():
-        notice(f"{path} in the cache is damaged or was never verified; it is made again.")
     try:
-        write_recorded(path, write, facts)
+        ensure(path, write, facts, points=_POINTS)
     except OSError as error:
         raise ValueError(
             f"cannot write {printable(str(path))}: {error.strerror or error}. Set BAYESRNN_CACHE to a folder "
@@ -157,17 +158,49 @@ def _ensure(
         ) from None
 
 
-def _write_tokens(file: Sink, source: Source, split: str, vocabulary: Vocabulary) -> int:
+def _count_words(file: Partial, text: _Text) -> Counter[str]:
+    """How often each word of the training split occurs."""
+    point = file.point
+    counts: Counter[str] = Counter(point.get("counts", {}))
+
+    def reached(place: Place) -> dict[str, Any]:
+        text.check_unchanged()
+        return {"place": place, "counts": counts}
+
+    with progress(f"counting the words of {text.source.name}") as tell:
+        for lines, place, share in batches(text.source, "train", point.get("place", [])):
+            counts.update(chain.from_iterable(lines))
+            counts[END] += len(lines)
+            tell(share)
+            file.at_point(partial(reached, place))
+    text.check_unchanged()
+    return counts
+
+
+def _write_tokens(file: Partial, text: _Text, split: str, vocabulary: Vocabulary) -> int:
     """Write the tokens of a split; returns their number."""
-    words = written = 0
-    tokens = array("i", [vocabulary.end])
-    for line in source.lines(split):
-        tokens.extend([*vocabulary.encode(line), vocabulary.end])
-        words += len(line)
-        if len(tokens) >= _TOKENS_AT_ONCE:
-            written += file.write(tokens.tobytes()) // tokens.itemsize
-            tokens = array("i")
-    written += file.write(tokens.tobytes()) // tokens.itemsize
+    index, unknown = vocabulary.index, vocabulary.unknown
+    point = file.point
+    words, written = point.get("words", 0), point.get("tokens", 0)
+    if not point:
+        written += file.write(np.int32(vocabulary.end).tobytes()) // _TOKEN_BYTES
+
+    def reached(place: Place) -> dict[str, Any]:
+        text.check_unchanged()
+        return {"place": place, "words": words, "tokens": written}
+
+    with progress(f"tokenising {text.source.name}, {split}") as tell:
+        for lines, place, share in batches(text.source, split, point.get("place", [])):
+            batch: list[str] = []
+            for line in lines:
+                batch += line
+                batch.append(END)
+            words += len(batch) - len(lines)
+            tokens = np.fromiter(map(index.get, batch, repeat(unknown)), np.int32, len(batch))
+            written += file.write(tokens.tobytes()) // _TOKEN_BYTES
+            tell(share)
+            file.at_point(partial(reached, place))
+    text.check_unchanged()
     if words == 0:
-        raise ValueError(f"the {split} split of {printable(source.name)} has no words.")
+        raise ValueError(f"the {split} split of {printable(text.source.name)} has no words.")
     return written

@@ -12,6 +12,7 @@ from typing import TypeVar
 from bayesrnn.data.verified import file_digest
 from bayesrnn.data.vocabulary import END
 from bayesrnn.files import identity, printable, sha256_of_text
+from bayesrnn.tasks.language.data.batches import BATCH_BYTES, Batch, Place
 from bayesrnn.tasks.language.data.corpus import SPLITS
 
 _T = TypeVar("_T")
@@ -33,9 +34,23 @@ class TextFiles:
     """Whether an empty line counts as a line, one `<eos>`."""
 
     def lines(self, split: str) -> Iterator[list[str]]:
-        for number, line in enumerate(self._all_lines(split)):
-            if not self.shared or split == _held_out(number):
-                yield line
+        for batch in self.batches(split, []):
+            yield from batch.lines
+
+    def batches(self, split: str, place: Place) -> Iterator[Batch]:
+        """The lines from a place on: a file, a byte and a line in it, and the lines that counted before."""
+        first, byte, line, counted = place or (0, 0, 0, 0)
+        paths = self.files[split]
+        sizes = [_of(path, lambda p: p.stat().st_size) for path in paths]
+        before, total = sum(sizes[:first]), max(sum(sizes), 1)
+        for number in range(first, len(paths)):
+            for raw, end in _raw_lines(paths[number], byte):
+                lines = self._words(raw, paths[number], line)
+                kept = _of_split(split, lines, counted) if self.shared else lines
+                line, counted = line + len(raw), counted + len(lines)
+                share = min((before + end) / total, 1.0)
+                yield Batch(kept, [number, end, line, counted], share)
+            before, byte, line = before + sizes[number], 0, 0
 
     def fingerprint(self) -> str:
         facts = [f"{path.resolve()} {_of(path, identity)}" for path in self._paths()]
@@ -50,29 +65,52 @@ class TextFiles:
     def _paths(self) -> list[Path]:
         return sorted({path for paths in self.files.values() for path in paths})
 
-    def _all_lines(self, split: str) -> Iterator[list[str]]:
-        for path in self.files[split]:
-            for number, raw in enumerate(_raw_lines(path), start=1):
-                try:
-                    words = raw.decode("utf-8").split()
-                except UnicodeDecodeError as error:
-                    raise ValueError(
-                        f"{printable(str(path))}, line {number}: not UTF-8 ({error.reason} at byte "
-                        f"{error.start}). Convert the file first."
-                    ) from None
-                if words or self.keep_blank:
-                    yield [word for word in words if word != END]
+    def _words(self, raw: list[bytes], path: Path, line: int) -> list[list[str]]:
+        """The words of some lines that come after `line` others."""
+        text = _decoded(raw, path, line)
+        lines = [part.split() for part in text.split("\n")[: len(raw)]]
+        if not self.keep_blank:
+            lines = [words for words in lines if words]
+        if END in text:
+            lines = [[word for word in words if word != END] for words in lines]
+        return lines
 
 
-def _raw_lines(path: Path) -> Iterator[bytes]:
-    """The lines of a file, without the byte-order mark that some editors put before the first."""
+def _decoded(raw: list[bytes], path: Path, line: int) -> str:
+    """Some lines as text; an error names the line, of those after `line` others."""
+    try:
+        return b"".join(raw).decode("utf-8")
+    except UnicodeDecodeError:
+        pass
+    for number, part in enumerate(raw, start=line + 1):  # to find the one that is not
+        try:
+            part.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"{printable(str(path))}, line {number}: not UTF-8 ({error.reason} at byte "
+                f"{error.start}). Convert the file first."
+            ) from None
+    raise AssertionError("lines are UTF-8 each, but not together")
+
+
+def _raw_lines(path: Path, byte: int) -> Iterator[tuple[list[bytes], int]]:
+    """The lines of a file from a byte on, some at a time, and the byte after them.
+
+    The byte-order mark that some editors put before the first line is left out.
+    """
     try:
         with path.open("rb") as file:
-            if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
-                file.seek(0)
-            yield from file
+            if byte or file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
+                file.seek(byte)
+            while lines := file.readlines(BATCH_BYTES):
+                yield lines, file.tell()
     except OSError as error:
         raise _unreadable(path, error) from None
+
+
+def _of_split(split: str, lines: list[list[str]], counted: int) -> list[list[str]]:
+    """Those lines that belong to a split, if as many came before them."""
+    return [words for number, words in enumerate(lines, counted) if _held_out(number) == split]
 
 
 def _of(path: Path, ask: Callable[[Path], _T]) -> _T:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bayesrnn import ranks
+from bayesrnn.data.mapped import was_read
 from bayesrnn.devices import device_of
 from bayesrnn.ensemble import LogMeanExp, evaluating
 from bayesrnn.methods import Member, Method
@@ -69,6 +70,7 @@ def segments(tokens: Tensor, *, streams: int, steps: int) -> Iterator[Segment]:
         position = time[:, None] + starts  # (T, N)
         counted = position < words
         position = position.clamp_max(words - 1)
+        was_read(tokens, position.numel())
         yield Segment(tokens[position].long(), tokens[position + 1].long(), counted)
 
 
