@@ -255,6 +255,7 @@ def test_the_commands_of_a_block_parse(block, monkeypatch):
         "make nonsense",
         "pip install bayesrnn[nonsense]",
         "rm -r runs",
+        "torchrun --nproc-per-node 2 -m bayesrnn train --run runs/a",  # which it takes for --run-path
     ],
 )
 def test_a_command_that_would_not_work_is_noticed(command, monkeypatch):
@@ -343,8 +344,20 @@ def _check_pip(arguments: list[str], _: pytest.MonkeyPatch) -> None:
         assert set(extra.split(",")) <= set(project["optional-dependencies"])
 
 
+def _check_torchrun(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchrun reads its own options and hands on ours, of which it could take some for its own."""
+    from torch.distributed.run import get_args_parser
+
+    given = ["0" if argument.isupper() else argument for argument in arguments]
+    options = get_args_parser().parse_args(given)
+    assert options.module
+    assert options.training_script == "bayesrnn"
+    _check_bayesrnn([a for a in options.training_script_args if a != "--"], monkeypatch)
+
+
 CHECKERS = {
     "bayesrnn": _check_bayesrnn,
+    "torchrun": _check_torchrun,
     "python": _check_python,
     "make": _check_make,
     "pip": _check_pip,
