@@ -182,11 +182,10 @@ def _lost(error: RuntimeError) -> Lost:
 
 
 def _is_of_the_network(error: RuntimeError) -> bool:
-    said = str(error)
     kinds = (distributed.DistBackendError, distributed.DistNetworkError, distributed.DistStoreError)
-    return isinstance(error, kinds) or any(
-        word in said for word in ("gloo", "Connection", "imed out", "NCCL")
-    )
+    words = ("gloo", "Connection", "imed out", "NCCL")  # gloo has no error of its own
+    plain = type(error) is RuntimeError and any(word in str(error) for word in words)
+    return plain or isinstance(error, kinds)
 
 
 # ---------------------------------------------------------------------- exchanging

@@ -1,7 +1,7 @@
 """Two ranks of one thread each against one process of one thread: words per second in training.
 
-The model of a preset on text of random words; all in one run, taking turns, medians. The first rank is also the one
-process, while the second waits. Without `--ranks` the number of cores.
+The model of a preset on text of random words; all in one run, taking turns, medians. The first rank is also
+the one process, while the others wait. By default there is a rank for each core.
 
     python benchmarks/ranks.py
 """

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 
 import bayesrnn
+from bayesrnn.devices import multiplying_in
 from bayesrnn.gradients import total_norm
 from bayesrnn.memory import keep_memory
 from bayesrnn.methods import Method
@@ -24,7 +25,7 @@ from bayesrnn.tasks.language.config import preset
 from bayesrnn.tasks.language.task import build_method
 
 BATCH, UNROLL, VOCABULARY = 20, 35, 10_000
-METHODS = ("dropout", "bbb", "bbb sampled", "sharpened")
+METHODS = ("dropout", "bbb", "bbb sampled", "sharpened", "dropout bf16", "bbb bf16")
 
 
 @dataclass
@@ -34,15 +35,12 @@ class Contender:
     method: Method
     optimizer: torch.optim.Optimizer
     generator: torch.Generator
+    precision: str
 
     def step(self, x: torch.Tensor, y: torch.Tensor) -> float:
         start = time.perf_counter()
         self.optimizer.zero_grad()
-        self.method.step(
-            lambda: self.method.model.loss(x, y),  # type: ignore[operator]
-            kl_weight=4e-5,
-            generator=self.generator,
-        )
+        self.method.step(lambda: self.loss(x, y), kl_weight=4e-5, generator=self.generator)
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         norm = total_norm(parameters).item()
         for group in self.optimizer.param_groups:
@@ -50,15 +48,20 @@ class Contender:
         self.optimizer.step()
         return time.perf_counter() - start
 
+    def loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        with multiplying_in(self.precision, x.device):
+            return self.method.model.loss(x, y)[0]  # type: ignore[operator]
+
 
 def contender(way: str, hidden: int) -> Contender:
     size = "medium" if hidden > 400 else "small"
-    name, _, sampled = way.partition(" ")
-    changes = {"kl_gradient": "sampled"} if sampled else {}
+    name, _, variant = way.partition(" ")
+    changes = {"kl_gradient": "sampled"} if variant == "sampled" else {}
     method = build_method(preset(size, name, hidden=hidden, **changes), VOCABULARY)
     method.model.train()
     optimizer = torch.optim.SGD(method.parameters(), lr=0.1, fused=True)
-    return Contender(method, optimizer, torch.Generator().manual_seed(0))
+    precision = "bf16" if variant == "bf16" else "float32"
+    return Contender(method, optimizer, torch.Generator().manual_seed(0), precision)
 
 
 def peak(size: int = 2048, repetitions: int = 7) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 
@@ -23,3 +24,28 @@ def test_a_benchmark_prints_its_table(script, arguments, expected, monkeypatch, 
     monkeypatch.setattr(sys, "argv", [script, *arguments.split()])
     runpy.run_path(str(BENCHMARKS / script), run_name="__main__")
     assert expected in capsys.readouterr().out
+
+
+def test_the_benchmark_of_ranks_prints_its_table():
+    arguments = [
+        "--preset",
+        "tiny",
+        "--words",
+        "50",
+        "--streams",
+        "2",
+        "--rounds",
+        "1",
+        "--steps",
+        "1",
+        "--ranks",
+        "2",
+    ]
+    done = subprocess.run(
+        [sys.executable, BENCHMARKS / "ranks.py", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert "2 ranks, words/s" in done.stdout

@@ -96,6 +96,8 @@ class Trainer:
         self._timed_items = 0
         self._last_checkpoint = 0.0
         self._checkpoint_due = False
+        self._stopping = False
+        """Whether some rank was told to stop, when they last exchanged that: all know it at the same step."""
         self._kl_per_item: float | None = None
         dropout = generator_on(self.device, self._seed("dropout", config.seed + 2))
         self._dropout_rng = dropout.get_state()
@@ -151,7 +153,7 @@ class Trainer:
 
     def validate(self) -> float:
         """The goal now, at the weights that predict; training goes on as if nobody had asked."""
-        model, random = self.method.model, torch.get_rng_state()
+        model, random = self.method.model, rng_state(self.device)
         training = model.training
         averaged = self.average is not None and self.average.updates > 0
         try:
@@ -159,7 +161,7 @@ class Trainer:
                 _, valid = self.task.validate(self.method)
         finally:
             model.train(training)
-            torch.set_rng_state(random)
+            set_rng_state(self.device, random)
         return valid[self.task.goal.metric]
 
     def _steps(self) -> Iterator[Progress]:
@@ -186,7 +188,7 @@ class Trainer:
             measured = tuple(self._measured)
             self._measured.clear()
             yield Progress(self._at.epoch, self._at.cut, recent, self._kl_per_item, measured)
-            if self.stop:
+            if self._stopping if ranks.world() > 1 else self.stop:
                 self.save_checkpoint()
                 return
 
@@ -266,12 +268,14 @@ class Trainer:
         due = time.monotonic() - self._last_checkpoint >= self.checkpoint_seconds
         # Whoever is told to stop, all do; when to write is for the first to say.
         flags = [float(self.stop != 0), float(due and ranks.is_first())]
-        counts = torch.tensor([[d.units, d.items, *flags] for d, _ in unread])
-        norms, *sums = torch.cat([rows.cpu().double(), counts.double()], 1).unbind(1)
+        counts = torch.tensor([[d.units, d.items, *flags] for d, _ in unread], dtype=torch.float64)
+        norms, *sums = torch.cat([rows.cpu().double(), counts], 1).unbind(1)
         added = torch.stack(sums)
         ranks.sum_(added)
-        self._checkpoint_due = bool(added[-1, -1])
-        for norm, (loss, *metrics, units, items, stop, _) in zip(
+        self._stopping, self._checkpoint_due = added[-2:, -1].bool().tolist()
+        if self._stopping:
+            self.stop = self.stop or signal.SIGTERM
+        for norm, (loss, *metrics, units, items, _, _) in zip(
             norms.tolist(), added.T.tolist(), strict=True
         ):
             if not (math.isfinite(norm) and math.isfinite(loss)):
@@ -283,7 +287,6 @@ class Trainer:
             for name, value in zip(names, metrics, strict=True):
                 at.sums[name] = at.sums.get(name, 0.0) + value
             self._timed_items += int(items)
-            self.stop = self.stop or (signal.SIGTERM if stop else 0)
             recent = at.recent_nats / at.recent_steps
             if at.recent_steps > 20 * units and recent > self.task.hopeless:
                 self._diverged(recent)
