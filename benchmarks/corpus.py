@@ -79,6 +79,7 @@ def train(text: Path, steps: int, *, keep: bool) -> dict[str, float]:
     from bayesrnn.tasks.language.config import preset
     from bayesrnn.tasks.language.experiment import EXPERIMENT
     from bayesrnn.tasks.language.task import LanguageTask
+    from bayesrnn.training.experiment import Part
 
     if keep:
         mapped.KEPT = 1 << 60
@@ -92,7 +93,7 @@ def train(text: Path, steps: int, *, keep: bool) -> dict[str, float]:
     for index in range(len(task)):
         if index in learnt:
             optimizer.zero_grad()
-            words += task.step(method, index, generator).items
+            words += task.step(method, index, Part(), generator).items
             optimizer.step()
         else:
             x, y = task.cuts[index]

@@ -27,20 +27,8 @@ def test_a_benchmark_prints_its_table(script, arguments, expected, monkeypatch, 
 
 
 def test_the_benchmark_of_ranks_prints_its_table():
-    arguments = [
-        "--preset",
-        "tiny",
-        "--words",
-        "50",
-        "--streams",
-        "2",
-        "--rounds",
-        "1",
-        "--steps",
-        "1",
-        "--ranks",
-        "2",
-    ]
+    sizes = ["--preset", "tiny", "--words", "50", "--streams", "2", "--ranks", "2"]
+    arguments = [*sizes, "--rounds", "1", "--steps", "1"]
     done = subprocess.run(
         [sys.executable, BENCHMARKS / "ranks.py", *arguments],
         capture_output=True,

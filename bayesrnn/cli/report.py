@@ -83,7 +83,7 @@ class Report(OnDevice):
     def command(self) -> str:
         """The command that writes this page again."""
         words = ["bayesrnn", "report", *map(str, self.run_folders)]
-        for option in fields(self)[1:]:
+        for option in (field for field in fields(self) if field.name != "run_folders"):
             value = getattr(self, option.name)
             if value != option.default:
                 words += [f"--{option.name}", *([] if value is True else [str(value)])]

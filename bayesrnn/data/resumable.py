@@ -32,6 +32,8 @@ from bayesrnn.files import flush_folder, identity, printable
 
 SECONDS_BETWEEN_POINTS = 10.0
 """At least."""
+SECONDS_OF_SILENCE = 2.0
+"""How long a process waits for another before it says so."""
 POINT_COST = 10.0
 """They are also this many times as long apart as it took to save the last one."""
 
@@ -194,7 +196,7 @@ def _partial(path: Path) -> Path:
 def _opened(partial: Path, wait: Callable[[], None]) -> Iterator[BinaryIO | None]:
     """A partial file, old or new, once nobody else has it; None where the system has no locks.
 
-    `wait` is called if somebody has.
+    `wait` is called if somebody has it for long.
     """
     try:
         import fcntl
@@ -207,7 +209,7 @@ def _opened(partial: Path, wait: Callable[[], None]) -> Iterator[BinaryIO | None
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                wait()
+                _wait_for(lambda: fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB), wait)
                 fcntl.flock(file, fcntl.LOCK_EX)
             locked = True
         except OSError:
@@ -215,6 +217,17 @@ def _opened(partial: Path, wait: Callable[[], None]) -> Iterator[BinaryIO | None
             with suppress(OSError):
                 partial.unlink()
         yield file if locked else None
+
+
+def _wait_for(lock: Callable[[], None], wait: Callable[[], None]) -> None:
+    """Try to lock for a while; then say that this may take long."""
+    end = time.monotonic() + SECONDS_OF_SILENCE
+    while time.monotonic() < end:
+        with suppress(BlockingIOError):
+            lock()
+            return
+        time.sleep(0.02)
+    wait()
 
 
 def _is_named(file: BinaryIO, path: Path) -> bool:

@@ -17,6 +17,7 @@ from bayesrnn.tasks.captions.data.encoded import encode, encode_tokens
 from bayesrnn.tasks.captions.evaluation.words import word_beliefs
 from bayesrnn.tasks.captions.model import PADDING, Captioner
 from bayesrnn.tasks.captions.task import CaptionTask, build_method
+from bayesrnn.training.experiment import Part
 from bayesrnn.variational.priors import ScaleMixture
 
 END = 0
@@ -128,10 +129,10 @@ def test_one_pass_of_captions_pays_the_kl_once_and_counts_every_word_once(count)
 
     recorder = Recorder()
     task.begin_epoch(0)
-    done = [task.step(recorder, index, torch.Generator()) for index in range(len(task))]  # pyright: ignore
+    done = [task.step(recorder, index, Part(), None) for index in range(len(task))]  # pyright: ignore
     assert sum(recorder.weights) * config.batch_size == pytest.approx(1)
     assert sum(minibatch.items for minibatch in done) == task.items == encoded.words
-    nats = sum(minibatch.loss for minibatch in done) * config.batch_size
+    nats = sum(minibatch.loss.item() for minibatch in done) * config.batch_size
     assert nats == pytest.approx(
         recorder.model.nats(*encoded.batch(encoded.image, encoded.y)).item()
     )

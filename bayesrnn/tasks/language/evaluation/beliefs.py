@@ -100,8 +100,7 @@ def beliefs(
                         total.add(log_probs)
             if index + 1 in counts:
                 for total, at in zip(totals, found, strict=True):
-                    so_far = total.over_ranks(vocabulary) if by_models else total
-                    at[index + 1] = so_far.average()
+                    at[index + 1] = (total.over_ranks(vocabulary) if by_models else total).average()
         if by_streams:
             found = [{n: _joined(b) for n, b in at.items()} for at in found]
         yield from zip(group, found, strict=True)
