@@ -12,13 +12,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, TypeVar
 
 import safetensors.torch
 import torch
 from torch import Tensor, distributed
 
+from bayesrnn.shared_sum import SharedSum, make_file
+
 T = TypeVar("T")
+
+LEAST_SHARED = 1_000_000
+"""Bytes of a vector from which on it is added up through shared memory."""
 
 SECONDS_BETWEEN_SIGNS = 1.0
 """How often, at the most, a rank tells the others how far it is."""
@@ -39,6 +45,9 @@ class _Group:
     world: int
     seconds: float
     last_sign: float = 0.0
+    on_one_machine: bool = False
+    shared: SharedSum | None = None
+    """Made for the first vector that is worth it."""
 
 
 _group: _Group | None = None
@@ -78,7 +87,8 @@ def joined(seconds: float) -> Iterator[None]:
         raise ValueError(
             f"cannot meet the other processes at {where} ({said}); start all of them with torchrun."
         ) from None
-    _group = _Group(store, rank, world, seconds)
+    local = os.environ.get("LOCAL_WORLD_SIZE") == str(world)
+    _group = _Group(store, rank, world, seconds, on_one_machine=local)
     try:
         yield
     except RuntimeError as error:
@@ -195,10 +205,33 @@ def sum_(*tensors: Tensor) -> None:
     """Replace each tensor by its sum over the ranks, in place, the same to the last bit on all of them."""
     if world() == 1:
         return
-    pending = [distributed.all_reduce(tensor, async_op=True) for tensor in tensors]
+    pending = []
+    for tensor in tensors:
+        shared = _shared_sum(tensor)
+        if shared is not None:
+            shared.sum_(tensor)
+        else:
+            pending.append(distributed.all_reduce(tensor, async_op=True))
     for work in pending:
-        assert work is not None
         work.wait()
+
+
+def _shared_sum(tensor: Tensor) -> SharedSum | None:
+    """Shared memory for a tensor's sum, where it pays: for long ones, between the ranks of one machine."""
+    assert _group is not None
+    size = tensor.numel() * tensor.element_size()
+    if not (_group.on_one_machine and tensor.device.type == "cpu" and tensor.is_contiguous()):
+        return None
+    if size < LEAST_SHARED:
+        return None
+    if _group.shared is None or not _group.shared.fits(tensor):
+        file = make_file((_group.world + 1) * size) if is_first() else None
+        _, name = broadcast({}, str(file or ""))
+        if not name:
+            _group.on_one_machine = False
+            return None
+        _group.shared = SharedSum(_group.rank, _group.world, size, Path(name), distributed.barrier)
+    return _group.shared
 
 
 def gather(tensor: Tensor, dim: int = 0) -> Tensor:

@@ -1,7 +1,8 @@
 """Two ranks of one thread each against one process of one thread: words per second in training.
 
 The model of a preset on text of random words; all in one run, taking turns, medians. The first rank is also
-the one process, while the others wait. By default there is a rank for each core.
+the one process, while the others wait. By default there is a rank for each core. "Apart" is what as many
+processes reach that share nothing but the machine, compared with one of them alone: the limit.
 
     python benchmarks/ranks.py
 """
@@ -42,6 +43,7 @@ def main() -> None:
         "--streams", type=int, nargs="+", default=[10, 20, 40], help="for each rank"
     )
     parser.add_argument("--ranks", type=int, default=os.cpu_count())
+    parser.add_argument("--network", action="store_true", help="share no memory")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=5, help="of each round")
     options = parser.parse_args()
@@ -56,12 +58,13 @@ def _rank(rank: int, port: int, options: argparse.Namespace) -> None:
     keep_memory()
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(options.ranks)}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ["LOCAL_WORLD_SIZE"] = str(0 if options.network else options.ranks)
     world, rows = options.ranks, []
     with ranks.joined(3600):
         for streams in options.streams:
             together = _trainer(options, streams * world)
             alone = {n: _alone_trainer(options, n) for n in (streams, streams * world)}
-            times: dict[str, list[float]] = {"sum": [], "together": []}
+            times: dict[str, list[float]] = {"sum": [], "together": [], "apart": []}
             times |= {f"alone {n}": [] for n in alone}
             for turn in range(options.rounds + 1):
                 found = {"together": _seconds(together, options.steps)}
@@ -72,6 +75,9 @@ def _rank(rank: int, port: int, options: argparse.Namespace) -> None:
                 clock = time.perf_counter()
                 ranks.sum_(*grads)
                 found["sum"] = time.perf_counter() - clock
+                with _alone():  # all at once, without a word to each other: what the machine can do
+                    found["apart"] = _seconds(alone[streams], options.steps)
+                ranks.gather(torch.zeros(1))
                 for count, trainer in alone.items():
                     if rank == 0:
                         with _alone():
@@ -85,6 +91,7 @@ def _rank(rank: int, port: int, options: argparse.Namespace) -> None:
     if rank == 0:
         headings = ["streams for each rank", "step, ms", "of it gradients, ms", "MB sent"]
         headings += [f"{world} ranks, words/s", "one, same for each", "one, same in all"]
+        headings += [f"{world} apart"]
         print(markdown_table(headings, rows))
 
 
@@ -106,6 +113,7 @@ def _row(
         f"{together:,.0f}",
         f"{same_each:,.0f} ({together / same_each:.2f}x)",
         f"{same_all:,.0f} ({together / same_all:.2f}x)",
+        f"{words * world / median['apart']:,.0f} ({words * world / median['apart'] / same_each:.2f}x)",
     ]
 
 
@@ -113,7 +121,7 @@ def _trainer(options: argparse.Namespace, streams: int) -> Trainer:
     config = preset(options.preset, options.method, batch_size=streams, precision=options.precision)
     names = [f"w{n}" for n in range(options.words - 2)]
     vocabulary = Vocabulary((UNKNOWN, END, *names))
-    size = (options.rounds + 1) * options.steps * config.unroll * streams + streams + 1
+    size = 3 * (options.rounds + 1) * options.steps * config.unroll * streams + streams + 1
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(len(vocabulary), (size,), generator=generator)
     corpus = Corpus("random", vocabulary, tokens, tokens[:100], tokens[:100])

@@ -14,7 +14,7 @@ import torch
 import torch.multiprocessing
 from torch import Tensor, distributed
 
-from bayesrnn import ranks
+from bayesrnn import ranks, shared_sum
 from bayesrnn.tasks.language.config import LanguageModelConfig, preset
 from bayesrnn.tasks.language.experiment import EXPERIMENT
 from bayesrnn.training.experiment import Part
@@ -97,6 +97,12 @@ def _rank(rank: int, world: int, port: int, text: str, folder: str) -> None:
     with ranks.joined(60):
         found: dict[str, Any] = {method: _trained(_config(text, method)) for method in METHODS}
         found["accumulate"] = _trained(_config(text, "bbb", accumulate=2))
+        # The same through shared memory.
+        ranks._group.on_one_machine, ranks.LEAST_SHARED = True, 1  # type: ignore[union-attr]
+        found["shared"] = _trained(_config(text, "bbb"))
+        assert ranks._group.shared is not None  # type: ignore[union-attr]
+        found["sums"] = _sums(rank)
+        ranks._group.on_one_machine = False  # type: ignore[union-attr]
         found["own noise"] = _noisy_gradients(_config(text, shared_noise=False))
         found["gathered"] = ranks.gather(torch.full((2, rank + 1), float(rank)), dim=1)
         found["texts"] = ranks.gather_text("né" * rank)
@@ -107,6 +113,16 @@ def _rank(rank: int, world: int, port: int, text: str, folder: str) -> None:
         found["too many"] = _error(lambda: own_parts(3, 2))
         found["first"] = ranks.first_to_fail()
     torch.save(found, f"{folder}/{rank}.pt")
+
+
+def _sums(rank: int) -> list[Tensor]:
+    """Sums of vectors of several lengths and types, shorter and longer than the ones before."""
+    sizes = (1, 7, 1000, 3, 5000, 2)
+    vectors = [torch.arange(size).double().add(rank) for size in sizes]
+    vectors += [vector.float() for vector in vectors]
+    for vector in vectors:
+        ranks.sum_(vector)
+    return vectors
 
 
 def _fail_on(rank: int) -> None:
@@ -157,6 +173,23 @@ def test_ranks_may_accumulate_too(found, text):
     alone = _trained(_config(text, "bbb"))
     for name, expected in alone.items():
         torch.testing.assert_close(found[0]["accumulate"][name], expected, rtol=1e-10, atol=1e-12)
+
+
+def test_sums_through_shared_memory_are_those_of_the_network(found):
+    for rank in found:
+        for name, expected in found[0]["bbb"].items():
+            assert torch.equal(rank["shared"][name], expected), name
+        for vector in rank["sums"]:
+            assert torch.equal(vector, 2 * torch.arange(len(vector)).to(vector.dtype) + 1)
+    assert not list(shared_sum.FOLDER.glob("bayesrnn-*"))
+
+
+def test_without_room_nothing_is_shared(tmp_path, monkeypatch):
+    monkeypatch.setattr(shared_sum, "FOLDER", tmp_path)
+    assert shared_sum.make_file(2**62) is None
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setattr(shared_sum, "FOLDER", tmp_path / "none")
+    assert shared_sum.make_file(1) is None
 
 
 @pytest.mark.parametrize("method", ["lstm", "bbb", "sgld"])
