@@ -26,6 +26,9 @@ T = TypeVar("T")
 LEAST_SHARED = 1_000_000
 """Bytes of a vector from which on it is added up through shared memory."""
 
+SECONDS_TO_GATHER = 2.0
+"""How long ranks that have lost another wait for each other, to know which it is."""
+
 SECONDS_BETWEEN_SIGNS = 1.0
 """How often, at the most, a rank tells the others how far it is."""
 
@@ -174,21 +177,29 @@ def sign_of_life(step: int) -> None:
 
 
 def _lost(error: RuntimeError) -> Lost:
-    """What to say when a rank has gone or hangs: which one is behind, if the ranks said how far they were."""
+    """What to say when a rank has gone or hangs: all that are left come here, so it is one that does not."""
     assert _group is not None
-    steps = {}
-    try:
-        for number in range(_group.world):
-            key = f"bayesrnn/step-{number}"
-            if _group.store.check([key]):
-                steps[number] = int(_group.store.get(key))
-    except RuntimeError:
-        steps = {}
-    behind = [n for n, step in steps.items() if step < max(steps.values())]
-    who = f"rank {behind[0]}, last seen at step {steps[behind[0]]}," if behind else "another rank"
     timed_out = "imed out" in str(error)
-    what = f"has not answered for {_group.seconds:g} s" if timed_out else "has ended"
-    return Lost(f"{who} {what}; go on from the last checkpoint with --resume.")
+    what = f"not answered for {_group.seconds:g} s" if timed_out else "ended"
+    silent, steps = [], {}
+    try:
+        _group.store.set(f"bayesrnn/left-{_group.rank}", "1")
+        time.sleep(SECONDS_TO_GATHER)
+        for number in range(_group.world):
+            if not _group.store.check([f"bayesrnn/left-{number}"]):
+                silent.append(number)
+                key = f"bayesrnn/step-{number}"
+                steps[number] = int(_group.store.get(key)) if _group.store.check([key]) else None
+    except RuntimeError:  # the store has gone with the rank that kept it
+        silent = []
+    names = [
+        f"{number} (last seen at step {steps[number]:,})" if steps[number] else str(number)
+        for number in silent
+    ]
+    who = f"rank {names[0]} has" if len(names) == 1 else f"ranks {', '.join(names)} have"
+    return Lost(
+        f"{who if names else 'another rank has'} {what}; go on from the last checkpoint with --resume."
+    )
 
 
 def _is_of_the_network(error: RuntimeError) -> bool:
@@ -205,7 +216,7 @@ def sum_(*tensors: Tensor) -> None:
     """Replace each tensor by its sum over the ranks, in place, the same to the last bit on all of them."""
     if world() == 1:
         return
-    pending = []
+    pending: list[Any] = []
     for tensor in tensors:
         shared = _shared_sum(tensor)
         if shared is not None:

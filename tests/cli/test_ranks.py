@@ -191,7 +191,8 @@ def test_a_rank_that_hangs_is_named(text_folder, tmp_path):
     os.kill(_ranks(process)[1], signal.SIGSTOP)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert re.search(r"^bayesrnn: .* has not answered for 3 s; go on", err, re.MULTILINE), err
+    named = r"^bayesrnn: rank 1 \(last seen at step [\d,]+\) has not answered for 3 s; go on"
+    assert re.search(named, err, re.MULTILINE), err
 
 
 @pytest.mark.parametrize(
