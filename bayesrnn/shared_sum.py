@@ -26,7 +26,7 @@ class SharedSum:
     """
 
     def __init__(
-        self, rank: int, world: int, size: int, file: Path, wait: Callable[[], None]
+        self, rank: int, world: int, size: int, file: Path, wait: Callable[[], object]
     ) -> None:
         """`size` is in bytes; `wait` returns when every rank has called it."""
         self.rank, self.world, self.size, self.wait = rank, world, size, wait
