@@ -42,7 +42,8 @@ def find_device(name: str = AUTO) -> torch.device:
     Under torchrun, cuda without a number is the one with the number of this process on its machine.
     """
     if name == AUTO:
-        name = "cuda" if torch.cuda.is_available() else "mps" if _has_mps() else "cpu"
+        mps = _has_mps() and not _is_one_of_several()
+        name = "cuda" if torch.cuda.is_available() else "mps" if mps else "cpu"
     try:
         device = torch.device(name)
     except RuntimeError:
@@ -53,6 +54,8 @@ def find_device(name: str = AUTO) -> torch.device:
         )
     if device.type == "mps" and not _has_mps():
         raise ValueError(f"--device {name}: this machine has no such device; use --device cpu.")
+    if device.type == "mps" and _is_one_of_several():
+        raise ValueError(f"--device {name}: torchrun needs cpu or cuda.")
     if device.type == "cuda":
         return _cuda(name, device.index)
     if device.index:
@@ -104,15 +107,24 @@ def in_float32(logits: Tensor) -> Tensor:
 
 def _cuda(name: str, index: int | None) -> torch.device:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    by_rank = index is None
     if index is None:
-        index = int(os.environ.get("LOCAL_RANK", "0")) % max(count, 1)
+        index = int(os.environ.get("LOCAL_RANK", "0"))
     if count == 0:
         raise ValueError(
             f"--device {name}: torch {torch.__version__} finds no CUDA device here; use --device cpu."
         )
+    if index >= count and by_rank:
+        raise ValueError(
+            f"--device {name}: this machine has {count}, fewer than ranks; lower --nproc-per-node."
+        )
     if index >= count:
         raise ValueError(f"--device {name}: this machine has {count}, cuda:0 to cuda:{count - 1}.")
     return torch.device("cuda", index)
+
+
+def _is_one_of_several() -> bool:
+    return os.environ.get("WORLD_SIZE", "1") != "1"
 
 
 def _has_mps() -> bool:

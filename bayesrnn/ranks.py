@@ -75,12 +75,16 @@ def joined(seconds: float) -> Iterator[None]:
         raise ValueError(
             "this torch has no torch.distributed; start one process, without torchrun."
         )
+    from torch.distributed.distributed_c10d import PrefixStore
     from torch.distributed.rendezvous import rendezvous
 
     timeout = timedelta(seconds=seconds)
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     try:
         store, rank, world = next(rendezvous("env://", timeout=timeout))
+        # torchrun keeps its store when it restarts the ranks: what those before have left is not for these.
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        store = PrefixStore(f"bayesrnn-{attempt}", store)
         distributed.init_process_group(
             backend, store=store, rank=rank, world_size=world, timeout=timeout
         )
@@ -196,10 +200,11 @@ def _lost(error: RuntimeError) -> Lost:
         f"{number} (last seen at step {steps[number]:,})" if steps[number] else str(number)
         for number in silent
     ]
+    if not names:  # all are there, or nobody can tell
+        said = str(error).strip().splitlines()[0][:300]
+        return Lost(f"the ranks have lost each other: {said}")
     who = f"rank {names[0]} has" if len(names) == 1 else f"ranks {', '.join(names)} have"
-    return Lost(
-        f"{who if names else 'another rank has'} {what}; go on from the last checkpoint with --resume."
-    )
+    return Lost(f"{who} {what}; a training goes on from its last checkpoint with --resume.")
 
 
 def _is_of_the_network(error: RuntimeError) -> bool:
@@ -274,17 +279,23 @@ def broadcast(tensors: Mapping[str, Tensor] | None, text: str) -> tuple[dict[str
         assert tensors is not None
         return dict(tensors), text
     plain = {name: tensor.contiguous() for name, tensor in (tensors or {}).items()}
-    data = _broadcast_bytes(safetensors.torch.save(plain) if is_first() else b"")
-    said = _broadcast_bytes(text.encode() if is_first() else b"").decode()
+    data = broadcast_bytes(lambda: safetensors.torch.save(plain))
+    said = broadcast_bytes(text.encode).decode()
     return safetensors.torch.load(data), said
 
 
-def _broadcast_bytes(data: bytes) -> bytes:
+def broadcast_bytes(make: Callable[[], bytes]) -> bytes:
+    """What the function returns on the first rank, where alone it is called."""
+    data = make() if is_first() else b""
+    if world() == 1:
+        return data
     size = torch.tensor([len(data)])
     distributed.broadcast(size, 0)
+    if not size:
+        return b""
     buffer = torch.empty(int(size), dtype=torch.uint8)
     if is_first():
-        buffer = torch.frombuffer(bytearray(data or b"\0"), dtype=torch.uint8)[: len(data)]
+        buffer = torch.frombuffer(bytearray(data), dtype=torch.uint8)
     distributed.broadcast(buffer, 0)
     return buffer.numpy().tobytes()
 

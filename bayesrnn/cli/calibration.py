@@ -44,6 +44,7 @@ class Calibration(OnRanks):
     """Print one line of JSON for each row."""
 
     def run(self) -> None:
+        from bayesrnn import ranks
         from bayesrnn.report import calibration, figures
         from bayesrnn.report.extras import check_extras
 
@@ -59,7 +60,7 @@ class Calibration(OnRanks):
                 show_json(row.as_json())
         else:
             show(calibration.render(rows))
-        if self.out is not None:
+        if self.out is not None and ranks.is_first():
             guessed = "class" if kind == DIGITS else "word"
             pictures = {
                 PICTURES[0]: calibration.reliability(rows, guessed),

@@ -174,12 +174,13 @@ def _was_restarted(folder: Path) -> bool:
     if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) == 0:
         return False
     mark = folder / LAUNCH
-    return mark.is_file() and mark.read_text("utf-8") == _launch()
+    return _launch() != "" and mark.is_file() and mark.read_text("utf-8") == _launch()
 
 
 def _launch() -> str:
-    """The name of the torchrun that started this process: always a new one, unless the user gave it."""
-    return os.environ.get("TORCHELASTIC_RUN_ID", "")
+    """The name of the torchrun that started this process, if it has one: its own, or by --rdzv-id."""
+    name = os.environ.get("TORCHELASTIC_RUN_ID", "")
+    return "" if name == "none" else name
 
 
 def _prepared(experiment: Experiment, options: Train[Any], resumed: Run | None) -> Prepared:
@@ -209,12 +210,14 @@ def _check_text(before: Run, config: Any) -> None:
 
 def _end_text(trainer: Trainer, experiment: Experiment, folder: Path, ready: Prepared) -> str:
     """What was reached and written, or how to continue a run that was stopped."""
+    from bayesrnn import ranks
+
     if trainer.stop:
         epochs, minibatch = trainer.position
-        return (
-            f"stopped after {epochs} epochs and {minibatch} steps; resume with:\n"
-            f"  bayesrnn {experiment.command} --resume --run {folder}"
-        )
+        again = f"bayesrnn {experiment.command} --resume --run {folder}"
+        if ranks.world() > 1:
+            again = f"torchrun --nproc-per-node {ranks.world()} -m {again.replace('--run', '--run-folder')}"
+        return f"stopped after {epochs} epochs and {minibatch} steps; resume with:\n  {again}"
     best, epoch = trainer.best
     files = ["weights.safetensors", "metrics.jsonl", "config.toml", *ready.files]
     return (

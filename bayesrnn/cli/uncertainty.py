@@ -160,9 +160,12 @@ class Uncertainty(OnRanks):
             self._write(dict(zip(PICTURES, pictures, strict=True)))
 
     def _write(self, pictures: Mapping[str, Figure]) -> None:
+        from bayesrnn import ranks
         from bayesrnn.report.figures import save
 
         assert self.out is not None
+        if not ranks.is_first():
+            return
         for name, figure in pictures.items():
             path = save(figure, self.out / name)
             if not self.json:

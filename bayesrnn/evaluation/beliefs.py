@@ -66,7 +66,7 @@ class BeliefSum:
 
     def over_ranks(self, vocabulary: int) -> BeliefSum:
         """The sums over the models of all ranks, of which some may have none yet."""
-        total = BeliefSum(self.y.squeeze(-1))
+        total = BeliefSum(self.y.squeeze(-1).cpu())
         total.distributions = self.distributions.over_ranks((*self.y.shape[:-1], vocabulary))
         total.log_prob = self.log_prob.over_ranks(self.y.shape[:-1])
         return total

@@ -81,7 +81,7 @@ class Trainer:
         self.average = WeightAverage(self.parameters, config.average) if config.average else None
         self.noise = generator_on(self.device, self._seed("noise", config.seed + 1))
         self.common = self.noise
-        """Noise that is the same on all ranks."""
+        """Noise that is the same on all ranks: the other, where that is so already."""
         if ranks.world() > 1 and config.shared_noise:
             method.share_noise()
         elif ranks.world() > 1:
@@ -129,7 +129,8 @@ class Trainer:
 
     def run(self) -> Iterator[Progress]:
         """Train, yielding after each step, until done, stopped or out of patience."""
-        processes.check_equal(**{str(n): p for n, p in enumerate(self.parameters)})
+        ranks.check_same(self._machine(), "torch, threads or devices")
+        processes.check_equal(**{f"parameters {n}": p for n, p in enumerate(self.parameters)})
         outside = rng_state(self.device)
         set_rng_state(self.device, self._dropout_rng)
         self._running = True
@@ -184,7 +185,7 @@ class Trainer:
                 self._timed_items, timed_seconds = 0, 0.0
             if epoch_over or self._checkpoint_due:
                 self.save_checkpoint()
-                self._last_checkpoint = time.monotonic()
+                self._last_checkpoint, self._checkpoint_due = time.monotonic(), False
             measured = tuple(self._measured)
             self._measured.clear()
             yield Progress(self._at.epoch, self._at.cut, recent, self._kl_per_item, measured)
@@ -339,7 +340,10 @@ class Trainer:
     def _validate(self) -> None:
         """Append the epoch's line of metrics, and save the weights if they are the best so far."""
         at, method, task = self._at, self.method, self.task
-        nats, valid = task.validate(method)
+        measured = task.validate(method)
+        # Ranks that compute it each for themselves could differ in the last bit, and then in what follows.
+        found = ranks.broadcast_bytes(lambda: json.dumps(measured).encode())
+        nats, valid = json.loads(found)
         if not nats < task.hopeless:
             self._diverged(nats)
         kl = self._kl()

@@ -94,11 +94,16 @@ def check_equal(**vectors: Tensor) -> None:
     for name, equal in zip(vectors, (low == high).all(-1).tolist(), strict=True):
         if not equal:
             raise ValueError(
-                f"the processes have different {name}, so their gradients cannot be averaged. Start them "
+                f"the processes have different {name}, so their gradients do not belong together. Start them "
                 "with the same weights: the same seed before the model is made, or one file that all load."
             )
 
 
 def _fingerprint(vector: Tensor) -> Tensor:
-    """Two sums that differ wherever the vectors do, as good as certainly."""
-    return torch.stack([vector.double().sum(), vector.double().square().sum()])
+    """Two sums that differ wherever the vectors do, as good as certainly.
+
+    Of whole numbers, the vector's bits, so that they do not depend on the order of adding.
+    """
+    kind = {2: torch.int16, 4: torch.int32, 8: torch.int64}[vector.element_size()]
+    bits = vector.detach().contiguous().view(kind).long()
+    return torch.stack([bits.sum(), bits.square().sum()])

@@ -178,7 +178,7 @@ def test_a_killed_rank_ends_the_others(text_folder, tmp_path):
     said = [line for line in _own_lines(err).splitlines() if line]
     # torchrun may end the first rank before it has noticed.
     assert len(said) <= 1
-    assert all("has ended; go on from the last checkpoint with --resume." in s for s in said)
+    assert all("has ended; a training goes on from its last checkpoint" in s for s in said)
 
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
@@ -191,7 +191,7 @@ def test_a_rank_that_hangs_is_named(text_folder, tmp_path):
     os.kill(_ranks(process)[1], signal.SIGSTOP)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 1
-    named = r"^bayesrnn: rank 1 \(last seen at step [\d,]+\) has not answered for 3 s; go on"
+    named = r"^bayesrnn: rank 1 \(last seen at step [\d,]+\) has not answered for 3 s; a training"
     assert re.search(named, err, re.MULTILINE), err
 
 

@@ -81,7 +81,9 @@ class CaptionTask:
         batch = self.train.batch(image[rows], y[rows])
         places = places_of(batch[-1])  # found here, so that a GPU need not be awaited
         words = len(places)
-        features, x, y, places = (tensor.to(device) for tensor in (*batch, places))
+        features, x, y, places = (
+            tensor.to(device, non_blocking=True) for tensor in (*batch, places)
+        )
         scale = minibatches.loss_scale * share
         kl_weight = minibatches.kl_weight("mean")  # over captions
 

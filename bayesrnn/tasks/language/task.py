@@ -84,7 +84,7 @@ class LanguageTask:
     ) -> Minibatch:
         cuts, model = self.cuts, method.model
         device, streams = devices.device_of(model), part.rows(self.rows)
-        x, y = (tokens[:, streams].to(device).long() for tokens in cuts[index])
+        x, y = (tokens[:, streams].to(device, non_blocking=True).long() for tokens in cuts[index])
         share = x.shape[1] / self.rows
         state = self._state(part, device)
         kl_weight = cuts.kl_weight("sum over time")

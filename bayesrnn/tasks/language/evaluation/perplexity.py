@@ -88,7 +88,7 @@ def perplexity(
             nats += scores.kl_theta
             count = int(segment.counted.sum())
             words += count
-            progress(count)
+            progress(count * ranks.world() if by_streams else count)
     finally:
         if adapting is not None:
             adapting.restore()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from bayesrnn import ranks
 from bayesrnn.data.vocabulary import END, Vocabulary
 from bayesrnn.methods import Method
 from bayesrnn.tasks.language.evaluation.beliefs import beliefs, models_of
@@ -68,7 +69,8 @@ def read_words(path: Path, tokenize: Callable[[str], list[str]]) -> list[list[st
         raise ValueError(
             f"{path}: {'is a folder; name a file' if path.is_dir() else 'no such file'}."
         )
-    raw = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+    standard_input = str(path) == "-"  # which all ranks share, and one can read
+    raw = ranks.broadcast_bytes(sys.stdin.buffer.read) if standard_input else path.read_bytes()
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
