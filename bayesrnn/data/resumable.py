@@ -89,6 +89,7 @@ def ensure(
                 return
             if not _is_named(file, _partial(path)):  # it was finished, or given up, while we waited
                 continue
+            _wait_for_its_maker(path)
             if is_intact(path, facts):
                 _partial(path).unlink()
                 return
@@ -217,6 +218,15 @@ def _opened(partial: Path, wait: Callable[[], None]) -> Iterator[BinaryIO | None
             with suppress(OSError):
                 partial.unlink()
         yield file if locked else None
+
+
+def _wait_for_its_maker(path: Path) -> None:
+    """Return when nobody has a finished file's lock: its maker keeps it until its record is written."""
+    with suppress(ImportError, OSError):
+        import fcntl
+
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH)
 
 
 def _wait_for(lock: Callable[[], None], wait: Callable[[], None]) -> None:

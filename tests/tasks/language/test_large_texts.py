@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from threading import Event, Thread
 
 import numpy as np
 import pytest
@@ -497,3 +498,25 @@ def test_a_mapping_ends_with_its_tensor(tmp_path):
     assert place in mapped._MAPPINGS
     del part
     assert place not in mapped._MAPPINGS
+
+
+def test_who_comes_between_a_file_and_its_record_waits_for_it(tmp_path, monkeypatch, capsys):
+    """The file has its name, and its maker is about to write that it is right."""
+    path, named, write_record = tmp_path / "file", Event(), resumable.write_record
+
+    def slow(place, values):
+        if place == resumable.beside(path):
+            named.set()
+            time.sleep(0.3)
+        write_record(place, values)
+
+    monkeypatch.setattr(resumable, "write_record", slow)
+    maker = Thread(
+        target=lambda: resumable.ensure(path, lambda p: p.write(b"text") and {}, {}, points=1)
+    )
+    maker.start()
+    assert named.wait(10)
+    resumable.ensure(path, lambda _: pytest.fail("it was made again"), {}, points=1)
+    maker.join()
+    assert path.read_bytes() == b"text"
+    assert capsys.readouterr().err == ""
