@@ -29,11 +29,14 @@ def test_a_benchmark_prints_its_table(script, arguments, expected, monkeypatch, 
 def test_the_benchmark_of_ranks_prints_its_table():
     sizes = ["--preset", "tiny", "--words", "50", "--streams", "2", "--ranks", "2"]
     arguments = [*sizes, "--rounds", "1", "--steps", "1"]
-    done = subprocess.run(
-        [sys.executable, BENCHMARKS / "ranks.py", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    assert "2 ranks, words/s" in done.stdout
+    for _ in range(3):  # the port that was free may be another test's by then
+        done = subprocess.run(
+            [sys.executable, BENCHMARKS / "ranks.py", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        if done.returncode == 0:
+            break
+    assert "2 ranks, words/s" in done.stdout, done.stderr
