@@ -57,7 +57,7 @@ _group: _Group | None = None
 
 
 def expected() -> bool:
-    """Whether this process is one of several that were started together; torch is not needed to ask."""
+    """Whether this process is one of several that were started together."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
@@ -305,12 +305,7 @@ def broadcast_bytes(make: Callable[[], bytes]) -> bytes:
 
 def share(size: int) -> slice:
     """This rank's part of `size` things in a row; parts differ by one at the most."""
-    return part_of(size, rank(), world())
-
-
-def part_of(size: int, number: int, of: int) -> slice:
-    """Part `number` of `size` things in a row that are divided into `of` parts, as equal as possible."""
-    return slice(size * number // of, size * (number + 1) // of)
+    return slice(size * rank() // world(), size * (rank() + 1) // world())
 
 
 def own(items: Sequence[T]) -> list[T]:

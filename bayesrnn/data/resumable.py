@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 from bayesrnn.data.progress import progress
 from bayesrnn.data.verified import (
     PARTIAL,
+    Hashing,
     Sink,
     beside,
     is_intact,
@@ -137,18 +138,18 @@ def _make(
         raise
 
 
-def _go_on(partial: Path, file: BinaryIO, made: Values) -> tuple[_Hashing, Values]:
+def _go_on(partial: Path, file: BinaryIO, made: Values) -> tuple[Hashing, Values]:
     """The point to go on from, with the file cut off there; the beginning if anything is not as saved."""
     record = read_record(beside(partial)) or {}
     size, point = record.get("size"), record.get("point")
-    hashing = _Hashing(file)
+    hashing = Hashing(file)
     if record.get("made") == made and isinstance(size, int) and isinstance(point, dict):
         _read(file, size, hashing.digest, f"reading {partial.name}")
         if hashing.digest.hexdigest() == record.get("sha256"):
             file.truncate(size)
             file.seek(size)
             return hashing, point
-        hashing = _Hashing(file)
+        hashing = Hashing(file)
     beside(partial).unlink(missing_ok=True)
     file.truncate(0)
     file.seek(0)
@@ -176,17 +177,6 @@ def _read(file: BinaryIO, size: int, digest: Any, what: str) -> None:
             digest.update(data)
             left -= len(data)
             tell(1 - left / size)
-
-
-class _Hashing:
-    """A file to write to, and the digest of what was written."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self.file, self.digest = file, hashlib.sha256()
-
-    def write(self, data: bytes) -> int:
-        self.digest.update(data)
-        return self.file.write(data)
 
 
 def _partial(path: Path) -> Path:

@@ -64,7 +64,7 @@ def write_recorded(
 
     def fill(temporary: str) -> None:
         with open(temporary, "wb") as file:
-            hashing = _Hashing(file)
+            hashing = Hashing(file)
             record.update(write(hashing) or {})
             record["sha256"] = hashing.digest.hexdigest()
 
@@ -102,7 +102,7 @@ def beside(path: Path) -> Path:
     return path.with_name(f"{path.name}.json")
 
 
-class _Hashing:
+class Hashing:
     """A file to write to, and the digest of what was written."""
 
     def __init__(self, file: BinaryIO) -> None:
