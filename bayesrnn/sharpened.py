@@ -142,12 +142,14 @@ class Sharpened:
         closure: Callable[[], T],
         *,
         sample_phi: bool = False,
+        noise: bool = True,
         loss_scale: float | None = None,
         generator: Generator | None = None,
     ) -> Bound[T]:
         """Score a minibatch with q(theta | phi, (x, y)), at the mean phi or at a sampled one.
 
-        exp((nats + kl_theta) / words) is an upper bound on perplexity, since theta has seen the words.
+        exp((nats + kl_theta) / words) is an upper bound on perplexity, since theta has seen the words. With
+        `noise=False` theta is the centre of that posterior, and there is no bound.
         `loss_scale` is that of the closure's loss, where it is not the one of training. To predict
         with q(phi) instead, use the posterior itself: no bound, no KL.
         """
@@ -157,7 +159,12 @@ class Sharpened:
         leaves = weights.leaves(phi)
         with weights.holding(leaves):
             g_phi = self._gradient(closure, leaves)
-        theta, kl_theta = self._sharpen(phi, g_phi, eta_unit, generator)
+        if noise:
+            theta, kl_theta = self._sharpen(phi, g_phi, eta_unit, generator)
+        else:
+            eta = self.kappa.detach() * eta_unit
+            theta = sharpening.centre(phi, g_phi, eta)
+            kl_theta = sharpening.kl_theta(g_phi, eta, self.sigma0)
         with weights.holding(weights.leaves(theta)), torch.no_grad():
             value = closure()
         return Bound(value, kl_theta)

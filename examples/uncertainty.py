@@ -88,7 +88,9 @@ def main() -> None:
         Contender("trigram", [NGram(corpus.train, size)]),
         Contender("transformer", [HuggingFace(transformer)]),
     ]
-    print(render_gaps(benchmark(contenders, Text("true", text), corrupted, size)))
+    unknown = corpus.vocabulary.unknown
+    gaps = benchmark(contenders, Text("true", text), corrupted, size, unknown=unknown)
+    print(render_gaps(gaps))
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ def test_models_of_others_enter_the_benchmark(tmp_path):
     arguments[0] = str(EXAMPLES / arguments[0])
     output = _run(*arguments, cwd=tmp_path, warnings="default")  # transformers' imports warn
     rows = {tuple(line.split()[:2]): line.split() for line in output.splitlines()}
-    assert float(rows["reversed", "trigram"][-1]) > 0.7  # told apart by -log p
+    assert float(rows["reversed", "trigram"][-3]) > 0.7  # told apart by -log p
     assert ("shuffled", "transformer") in rows
 
 

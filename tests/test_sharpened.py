@@ -96,6 +96,20 @@ def test_kl_theta_is_that_of_two_normals():
     torch.testing.assert_close(bound.kl_theta, kl, rtol=1e-4, atol=1e-6)
 
 
+def test_without_noise_the_centre_is_scored():
+    sharpened = _sharpened()
+    posterior = sharpened.posterior
+    phi = posterior.mu.detach().clone()
+    centre = phi - sharpened.eta * _gradient_at(sharpened, phi)
+    with posterior.weights.holding(posterior.weights.leaves(centre)):
+        expected = _loss(sharpened)[0].detach()
+    found = sharpened.bound(lambda: _loss(sharpened), noise=False)
+    torch.testing.assert_close(found.value[0], expected)
+    noisy = sharpened.bound(lambda: _loss(sharpened))
+    torch.testing.assert_close(found.kl_theta, noisy.kl_theta, rtol=1e-4, atol=1e-6)
+    assert found.value[0] != noisy.value[0]
+
+
 def test_bound_can_start_from_a_sampled_phi_and_leaves_no_gradient():
     sharpened = _sharpened()
     values = {

@@ -28,6 +28,8 @@ class Evaluate(OnRanks):
     """Number of weight samples to average over; 0 to skip."""
     sharpened: bool = False
     """Add the sharpened posterior's score, an upper bound on perplexity (language models only)."""
+    centre: bool = False
+    """With --sharpened, add its score at the centre of the sharpened posterior, without noise: no bound."""
     dynamic: bool = False
     """Add dynamic evaluation to each way of predicting (language models only)."""
     lr: Rate = 0.1
@@ -55,7 +57,9 @@ class Evaluate(OnRanks):
         from bayesrnn.tasks.digits.comparison import evaluate, subjects
         from bayesrnn.training.experiment import open_run
 
-        check_unused(self, self.run_folder, DIGITS, "sharpened", "dynamic", "lr", "streams")
+        check_unused(
+            self, self.run_folder, DIGITS, "sharpened", "centre", "dynamic", "lr", "streams"
+        )
         run = open_run(self.run_folder)
         (subject,) = subjects([run], data=self.data, samples=self.samples, seed=self.seed)
         if self.samples:
@@ -80,6 +84,7 @@ class Evaluate(OnRanks):
         from bayesrnn.tasks.language.trained import open_trained
 
         check_needs(self, "lr", "dynamic")
+        check_needs(self, "centre", "sharpened")
         (model,) = open_trained(self.run_folder)
         method, config = model.method, model.config
         # Each way of predicting: its name, and the arguments for `perplexity`.
@@ -92,6 +97,8 @@ class Evaluate(OnRanks):
         if self.sharpened:
             own = {"streams": config.batch_size, "steps": config.unroll, "sharpened": True}
             ways.append(("sharpened", own))
+            if self.centre:
+                ways.append(("sharpened, no noise", {**own, "noise": False}))
         for _, options in ways:  # reject what cannot be done before any work
             make_scorer(
                 method,
@@ -129,5 +136,8 @@ class Evaluate(OnRanks):
                 show_json(record)
             else:
                 sign = "<=" if result.is_bound else "  "
-                note = "  (an upper bound: sharpened on these words)" if result.is_bound else ""
-                show(f"  {name:22} perplexity {sign} {result.value:8.2f}{note}")
+                note = ""
+                if options.get("sharpened"):
+                    kind = "an upper" if result.is_bound else "no"
+                    note = f"  ({kind} bound: sharpened on these words)"
+                show(f"  {name:28} perplexity {sign} {result.value:8.2f}{note}")

@@ -26,7 +26,7 @@ from bayesrnn.cli.launch import OnRanks
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-PICTURES = ("entropy-gap.png", "told-apart.png", "told-apart-mi.png")
+PICTURES = ("entropy-gap.png", "told-apart.png", "told-apart-entropy.png", "told-apart-mi.png")
 
 
 @dataclass(frozen=True)
@@ -144,17 +144,13 @@ class Uncertainty(OnRanks):
             for gap in gaps:
                 show_json(gap.as_json())
         else:
-            words = ", ".join(f"{n:,}" for n in sorted({len(s.tokens) - 1 for s in subjects}))
-            show(
-                f"{words} words of {self.split} text; entropies in nats/word; gaps relative to the true "
-                f"text;\nAUROC of classifying windows of {self.window} words by entropy (H), mutual "
-                "information (MI, - for a single set of weights) and -log p\n"
-            )
+            show(study.described(subjects, self.split, self.window))
             show(study.render_gaps(gaps))
         if self.out is not None:
             pictures = (
                 figures.entropy_gap(gaps),
                 figures.told_apart(gaps),
+                figures.told_apart(gaps, "entropy"),
                 figures.told_apart(gaps, "mutual_information"),
             )
             self._write(dict(zip(PICTURES, pictures, strict=True)))

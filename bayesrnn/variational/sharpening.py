@@ -14,7 +14,12 @@ from torch import Tensor
 
 def sharpen(phi: Tensor, g_phi: Tensor, eta: Tensor, sigma0: float, eps0: Tensor) -> Tensor:
     """theta ~ N(phi - eta * g_phi, sigma0^2) [F17, eq. for q(theta | phi, (x, y))]."""
-    return torch.addcmul(phi, eta, g_phi, value=-1).add_(eps0, alpha=sigma0)
+    return centre(phi, g_phi, eta).add_(eps0, alpha=sigma0)
+
+
+def centre(phi: Tensor, g_phi: Tensor, eta: Tensor) -> Tensor:
+    """The mean of q(theta | phi, (x, y)): phi - eta * g_phi."""
+    return torch.addcmul(phi, eta, g_phi, value=-1)
 
 
 def kl_theta(g_phi: Tensor, eta: Tensor, sigma0: float) -> Tensor:

@@ -119,8 +119,8 @@ def test_figures_are_written(trained, tmp_path, capsys):
     main(["uncertainty", run, str(trained("lstm")), "--samples", "1", "2", "--out", str(out)])
     main(["calibration", run, str(trained("lstm")), "--samples", "2", "--out", str(out)])
     written = capsys.readouterr().out
-    names = "pruning-curve pruning-patterns entropy-gap told-apart told-apart-mi reliability"
-    for name in [*names.split(), "nats-by-confidence"]:
+    names = "pruning-curve pruning-patterns entropy-gap told-apart told-apart-entropy told-apart-mi"
+    for name in [*names.split(), "reliability", "nats-by-confidence"]:
         assert (out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         assert f"wrote {out / name}.png" in written
 

@@ -35,6 +35,9 @@ def test_evaluate(trained, capsys):
     assert [r["way"] for r in _lines(capsys)] == ["3 kept samples"]
     main(["evaluate", str(trained("sharpened")), "--sharpened"])
     assert "an upper bound" in capsys.readouterr().out
+    main(["evaluate", str(trained("sharpened")), "--sharpened", "--centre", "--json"])
+    ways = {r["way"]: r["upper_bound"] for r in _lines(capsys)}
+    assert ways == {"mean": False, "sharpened": True, "sharpened, no noise": False}
 
 
 def test_compare(trained, capsys):
@@ -175,6 +178,7 @@ def test_bad_evaluation_input(fail, trained, tmp_path):
     (tmp_path / "other.txt").write_text("bonjour tout le monde\n")
     assert "nothing to sample" in fail("evaluate", lstm, "--samples", "5")
     assert "not trained with sharpening" in fail("evaluate", bbb, "--sharpened")
+    assert "--centre needs --sharpened" in fail("evaluate", bbb, "--centre")
     assert "samples = -1" in fail("evaluate", bbb, "--samples", "-1")
     assert "lr = -0.1 must be above 0" in fail("evaluate", bbb, "--dynamic", "--lr", "-0.1")
     assert "nothing to sample" in fail("generate", lstm, "--weights", "sample")

@@ -15,10 +15,10 @@ from bayesrnn.report.calibration import CalibrationRow
 from bayesrnn.report.progress import Work
 from bayesrnn.tasks.language.evaluation.beliefs import LanguageModel, beliefs, models_of
 from bayesrnn.tasks.language.evaluation.uncertainty import (
-    SIGNALS,
     Gap,
     Text,
     Uncertainty,
+    UncertaintySum,
     check_window,
     gap_between,
     measure,
@@ -90,6 +90,7 @@ def examine(
                 _counted(way.models, work.advance),
                 text.tokens,
                 subject.vocabulary,
+                unknown=subject.unknown,
                 counts=counts or None,
                 window=window,
                 streams=streams,
@@ -107,9 +108,11 @@ def _own_text(
 ) -> tuple[CalibrationRow, dict[int, Uncertainty]]:
     """Calibration with the most samples, and uncertainty with each number, from the same predictions."""
     check_window(window, len(subject.tokens) - 1)
-    models, counted, found = _counted(way.models, advance), [], {}
+    most = way.most or len(way.models)
+    sums: dict[int, UncertaintySum] = {}
+    columns: list[Tensor] = []
     passes = beliefs(
-        models,
+        _counted(way.models, advance),
         subject.tokens,
         subject.vocabulary,
         counts=way.counts or None,
@@ -117,34 +120,14 @@ def _own_text(
         window=window,
     )
     for segment, by_count in passes:
-        counted.append(segment.counted)
-        for count, b in by_count.items():
-            values = (
-                b.entropy,
-                b.mutual_information,
-                -b.log_prob,
-                b.confidence,
-                b.correct,
-                b.brier,
-            )
-            found.setdefault(count, []).append(torch.stack([v.float() for v in values]))
-    inside = torch.cat(counted)  # (T, N)
-    columns = {count: torch.cat(parts, 1) for count, parts in found.items()}  # (6, T, N)
-    _, _, nats, confidence, correct, brier = columns[max(columns)][:, inside]
+        for count, belief in by_count.items():
+            sums.setdefault(count, UncertaintySum(window, subject.unknown)).add(segment, belief)
+        b = by_count[most]
+        values = torch.stack([v.float() for v in (b.confidence, b.correct, -b.log_prob, b.brier)])
+        columns.append(values[:, segment.counted])
+    confidence, correct, nats, brier = torch.cat(columns, 1)
     row = CalibrationRow(subject.name, way.most, summarise(confidence, correct, nats, brier))
-    return row, {count: _uncertainty(c[:3], inside, window) for count, c in columns.items()}
-
-
-def _uncertainty(values: Tensor, inside: Tensor, window: int) -> Uncertainty:
-    """The means of the signals (3, T, N) over all words inside the text, and over each window of them."""
-    whole = values.shape[1] // window * window
-    streams = values.shape[2]
-    complete = inside[:whole].view(-1, window, streams).all(1)
-    windows = values[:, :whole].view(3, -1, window, streams).mean(2)[:, complete]
-    means = values[:, inside].double().mean(1).tolist()
-    return Uncertainty(
-        int(inside.sum()), *means, windows=dict(zip(SIGNALS, windows.unbind(), strict=True))
-    )
+    return row, {count: total.value for count, total in sums.items()}
 
 
 def _described(text: str) -> str:

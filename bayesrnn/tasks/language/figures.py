@@ -20,7 +20,7 @@ from bayesrnn.report.figures import (
     plain_log_ticks,
     styled,
 )
-from bayesrnn.tasks.language.evaluation.uncertainty import Gap
+from bayesrnn.tasks.language.evaluation.uncertainty import SIGNALS, Gap
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -176,11 +176,12 @@ def entropy_gap(gaps: Sequence[Gap], text: str = "reversed") -> Figure:
 
 
 @styled
-def told_apart(gaps: Sequence[Gap], signal: str = "entropy") -> Figure:
+def told_apart(gaps: Sequence[Gap], signal: str = SIGNALS[0]) -> Figure:
     """AUROC of classifying windows of each text, for each model with its largest number of samples."""
     texts = list(dict.fromkeys(gap.text for gap in gaps))
     models = list(dict.fromkeys(gap.model for gap in gaps))
-    figure, axes = axes_figure("AUROC of a window's mean " + signal.replace("_", " "), "")
+    meaning = {"surprise": "-log p of known words"}.get(signal, signal.replace("_", " "))
+    figure, axes = axes_figure(f"AUROC by a window's mean {meaning}", "")
     for index, model in enumerate(models):
         most = max(gap.samples for gap in gaps if gap.model == model)
         at = {g.text: g.auroc[signal] for g in gaps if g.model == model and g.samples == most}

@@ -262,13 +262,19 @@ def _uncertainty(found: _Measured, options: ReportOptions) -> Section:
         "some of the words replaced by random ones (noise)"
         f"{_other_domain(found.other, options)}. Gaps are differences of the mean per word, in nats: a good "
         "model is less certain of other text, so its gap is large. AUROC is the probability that a window of "
-        f"{WINDOW} words of the other text has a higher value than one of the true text: 0.5 is chance."
+        f"{WINDOW} words of the other text has a higher value than one of the true text: 0.5 is chance. "
+        "-log p is that of the words in the vocabulary; <em>unknown</em> is the share of the others."
     )
     pictures = [
         picture(
             figures.entropy_gap(gaps), "gap", "Entropy gap of reversed text by number of samples"
         ),
-        picture(figures.told_apart(gaps), "apart", "AUROC by text and run"),
+        picture(figures.told_apart(gaps), "apart", "AUROC by -log p, by text and run"),
+        picture(
+            figures.told_apart(gaps, "entropy"),
+            "apart-entropy",
+            "AUROC by entropy, by text and run",
+        ),
     ]
     more = f"<details><summary>All figures</summary>{table(*gap_table(shown))}</details>"
     return Section("uncertainty", "Uncertainty", side_by_side(pictures, f"<p>{note}</p>") + more)

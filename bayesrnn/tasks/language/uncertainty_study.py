@@ -21,6 +21,7 @@ from bayesrnn.tasks.language.evaluation.uncertainty import (
     benchmark,
     reverse,
     shuffle,
+    unigram_entropy,
 )
 from bayesrnn.tasks.language.trained import TrainedModel
 
@@ -43,6 +44,11 @@ class Subject:
     @property
     def vocabulary(self) -> int:
         return len(self.trained.vocabulary)
+
+    @property
+    def unknown(self) -> int:
+        """The token of all words that are not in the vocabulary."""
+        return self.trained.vocabulary.unknown
 
 
 def subjects(
@@ -113,6 +119,7 @@ def study_uncertainty(
         Text("true", subject.tokens),
         texts,
         subject.vocabulary,
+        unknown=subject.unknown,
         window=window,
         streams=streams,
         progress=lambda _, text, words: progress(f"{subject.name}, {text}", words),
@@ -127,28 +134,45 @@ def passes(subject: Subject, texts: Sequence[Text], samples: Sequence[int]) -> i
 
 def gap_table(gaps: Sequence[Gap]) -> tuple[list[str], list[list[str]]]:
     """Headings, and a row for each text, model and number of samples; - for no mutual information."""
-    headings = ["text", "run", "samples", "entropy", "gap", "MI gap", "AUROC H", "MI", "-log p"]
-    cells = [
-        [
-            gap.text,
-            gap.model,
-            str(gap.samples) if gap.samples else "none",
-            f"{gap.entropy:.3f}",
-            f"{gap.entropy_gap:+.3f}",
-            f"{gap.mutual_information_gap:+.4f}" if _has_information(gap) else "-",
-            *(
-                f"{value:.3f}" if signal != "mutual_information" or _has_information(gap) else "-"
-                for signal, value in gap.auroc.items()
-            ),
-        ]
-        for gap in gaps
+    headings = ["text", "run", "samples", "unknown", "entropy", "gap", "of E[H]", "of MI"]
+    headings += ["AUROC -log p", "H", "MI"]
+    return headings, [_gap_cells(gap) for gap in gaps]
+
+
+def _gap_cells(gap: Gap) -> list[str]:
+    several = _has_information(gap)
+    return [
+        gap.text,
+        gap.model,
+        str(gap.samples) if gap.samples else "none",
+        f"{gap.unknown:.1%}",
+        f"{gap.entropy:.3f}",
+        f"{gap.entropy_gap:+.3f}",
+        f"{gap.expected_entropy_gap:+.3f}" if several else "-",
+        f"{gap.mutual_information_gap:+.4f}" if several else "-",
+        f"{gap.auroc['surprise']:.3f}",
+        f"{gap.auroc['entropy']:.3f}",
+        f"{gap.auroc['mutual_information']:.3f}" if several else "-",
     ]
-    return headings, cells
 
 
 def _has_information(gap: Gap) -> bool:
     """Whether several sets of weights predicted: one alone has a mutual information of exactly 0."""
     return gap.mutual_information_gap != 0 or gap.auroc["mutual_information"] != 0.5
+
+
+def described(examined: Sequence[Subject], split: str, window: int) -> str:
+    """What the table shows, above it."""
+    words = ", ".join(f"{n:,}" for n in sorted({len(s.tokens) - 1 for s in examined}))
+    unigram = unigram_entropy(examined[0].tokens)
+    lines = [
+        f"{words} words of {split} text; entropies in nats/word, from their frequencies alone {unigram:.2f}.",
+        "Gaps are relative to the true text: the sum of that of E[H], the mean entropy of the weight",
+        "samples, and that of MI, their mutual information (- for a single set of weights).",
+        f"AUROC of classifying windows of {window} words by -log p of the words in the vocabulary, by",
+        "entropy (H) and by mutual information.",
+    ]
+    return "\n".join([*lines, ""])
 
 
 def render_gaps(gaps: Sequence[Gap]) -> str:

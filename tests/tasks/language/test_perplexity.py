@@ -239,6 +239,10 @@ def test_the_sharpened_score_is_a_bound_with_its_kl(trained):
     with torch.no_grad():
         method_.sharpened.kappa.zero_()
         assert SharpenedBound(method_.sharpened, 0).score(segment).kl_theta == 0
+        # A step of nothing, and no noise: the mean itself.
+        still = perplexity(method_, tokens, streams=8, steps=10, sharpened=True, noise=False)
+    assert still.nats == pytest.approx(at_mean.nats, rel=1e-5)
+    assert not still.is_bound
 
 
 def test_impossible_evaluations_raise_errors(trained):

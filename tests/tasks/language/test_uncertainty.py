@@ -32,9 +32,11 @@ from bayesrnn.tasks.language.evaluation.uncertainty import (
     measure,
     reverse,
     shuffle,
+    unigram_entropy,
 )
 from bayesrnn.tasks.language.models.ngram import NGram
-from bayesrnn.tasks.language.trained import TrainedModel, open_folder
+from bayesrnn.tasks.language.trained import TrainedModel, open_folder, open_trained
+from bayesrnn.tasks.language.uncertainty_study import study_uncertainty, subjects
 
 
 class Table:
@@ -92,6 +94,76 @@ def test_averages_of_the_first_models_against_the_obvious_way(monkeypatch):
         assert len(windows) == 99
         together = torch.cdist(windows[:, None].double(), by_hand[:, None]).amin(0)
         assert together.max() < 1e-5
+
+
+def test_surprise_is_that_of_known_words():
+    """Of the words that are not `<unk>`; a window of nothing but `<unk>` is beyond all others."""
+    rows, tokens, unknown = _rows(0), _text(200), 3
+    tokens[21:31] = unknown  # the third window
+    found = measure([Table(rows)], tokens, 11, unknown=unknown, window=10, streams=1)[1]
+    x, y = tokens[:-1], tokens[1:]
+    surprise, known = -rows[x, y].log(), y != unknown
+    assert found.unknown == pytest.approx(1 - known.double().mean().item())
+    assert found.surprise == pytest.approx(surprise[known].mean().item(), rel=1e-5)
+    windows = found.windows["surprise"]
+    assert windows.isinf().tolist() == [place == 2 for place in range(20)]
+    for place in (0, 1, 3, 19):
+        own = slice(10 * place, 10 * place + 10)
+        by_hand = surprise[own][known[own]].mean().item()
+        assert windows[place].item() == pytest.approx(by_hand, rel=1e-5)
+    # Entropy is of the prediction, which is made before it is known what the word is.
+    whole = measure([Table(rows)], tokens, 11, window=10, streams=1)[1]
+    assert found.entropy == whole.entropy
+    assert whole.unknown == 0
+    assert not whole.windows["surprise"].isinf().any()
+
+
+def test_unknown_words_do_not_hide_a_foreign_text():
+    """A model for which `<unk>` is easy, and known words of the other text are hard, as in real text."""
+    rows = torch.full((11, 11), 0.05)
+    rows[:, 3], rows[:, 10] = 0.545, 0.005
+    own, foreign = _text(400, size=3), _text(400, size=3)
+    foreign[::2], foreign[1::2] = 10, 3  # word 10 is rare, and every other word is unknown
+    gaps = {
+        unknown: benchmark(
+            [Contender("table", [BatchFirst(rows)])],
+            Text("true", own),
+            [Text("foreign", foreign)],
+            11,
+            unknown=unknown,
+            streams=1,
+        )[0]
+        for unknown in (None, 3)
+    }
+    assert gaps[None].auroc["surprise"] < 0.5
+    assert gaps[3].auroc["surprise"] == 1
+    assert gaps[3].unknown == pytest.approx(0.5)
+
+
+def test_the_gap_is_the_sum_of_its_parts(trained):
+    (subject,) = subjects(open_trained(trained("bbb")), split="test", data=None, words=300)
+    tokens, size = subject.tokens, subject.vocabulary
+    own, other = (
+        {
+            name: torch.cat([getattr(b[3], name)[s.counted] for s, b in found]).mean().item()
+            for name in ("entropy", "expected_entropy")
+        }
+        for text in (tokens, reverse(tokens))
+        for found in [list(beliefs(models_of(subject.trained.method, 3), text, size, streams=4))]
+    )
+    (gap,) = (
+        gap
+        for gap in study_uncertainty(subject, [Text("reversed", reverse(tokens))], [3], streams=4)
+        if gap.samples == 3
+    )
+    assert gap.entropy_gap == pytest.approx(other["entropy"] - own["entropy"], abs=1e-5)
+    expected = other["expected_entropy"] - own["expected_entropy"]
+    assert gap.expected_entropy_gap == pytest.approx(expected, abs=1e-5)
+    assert gap.mutual_information_gap != 0
+
+
+def test_unigram_entropy_by_hand():
+    assert unigram_entropy(torch.tensor([9, 1, 1, 2, 3])) == pytest.approx(1.5 * math.log(2))
 
 
 class BatchFirst(Table):

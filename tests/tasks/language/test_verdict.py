@@ -29,7 +29,7 @@ def _calibrated(run: str, samples: int, error: float) -> CalibrationRow:
 
 def _gap(run: str, samples: int, text: str, entropy: float, information: float = 0.5) -> Gap:
     auroc = {"entropy": entropy, "mutual_information": information, "surprise": 0.5}
-    return Gap(run, samples, text, 100, 1.0, 0.1, 0.0, 0.1, auroc)
+    return Gap(run, samples, text, 100, 0.0, 1.0, 0.1, 0.1, 0.0, auroc)
 
 
 def _study(run: str, **curves: dict[float, float]) -> PruningStudy:

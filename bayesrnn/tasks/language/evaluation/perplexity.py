@@ -54,6 +54,7 @@ def perplexity(
     streams: int = 1,
     samples: int = 0,
     sharpened: bool = False,
+    noise: bool = True,
     dynamic_lr: float | None = None,
     clip: float = 5.0,
     steps: int | None = None,
@@ -65,11 +66,14 @@ def perplexity(
     Args:
         streams: parallel streams of the text; with 1 the state is carried through all of it.
         samples: weight samples to average over; 0 for the weights the method predicts with by default.
-        sharpened: score each segment with the posterior sharpened on it.
+        sharpened: score each segment with the posterior sharpened on it: an upper bound.
+        noise: without it, at the centre of the sharpened posterior: no bound.
         dynamic_lr: the learning rate of dynamic evaluation; None for static evaluation.
         steps: time steps of a segment, the unit of dynamic evaluation and sharpening.
     """
-    scorer = make_scorer(method, samples=samples, sharpened=sharpened, seed=seed, streams=streams)
+    scorer = make_scorer(
+        method, samples=samples, sharpened=sharpened, noise=noise, seed=seed, streams=streams
+    )
     adapting = Dynamic(method, scorer, lr=dynamic_lr, clip=clip) if dynamic_lr is not None else None
     if adapting and streams > 1:
         raise ValueError(
@@ -96,7 +100,7 @@ def perplexity(
         total = torch.tensor([nats, words], dtype=torch.float64)
         ranks.sum_(total)
         nats, words = total[0].item(), int(total[1])
-    return Perplexity(nats, words, is_bound=sharpened)
+    return Perplexity(nats, words, is_bound=sharpened and noise)
 
 
 def _scored(scorer: Scorer, remaining: Iterator[Segment]) -> Iterator[tuple[Segment, WordScores]]:
@@ -110,7 +114,13 @@ def _scored(scorer: Scorer, remaining: Iterator[Segment]) -> Iterator[tuple[Segm
 
 
 def make_scorer(
-    method: Method, *, samples: int, sharpened: bool, seed: int, streams: int = 1
+    method: Method,
+    *,
+    samples: int,
+    sharpened: bool,
+    seed: int,
+    noise: bool = True,
+    streams: int = 1,
 ) -> Scorer:
     """How the words of a text in so many streams are scored.
 
@@ -124,7 +134,7 @@ def make_scorer(
             raise ValueError(
                 "this run was not trained with sharpening; use a run of --method sharpened."
             )
-        return SharpenedBound(method.sharpened, seed)
+        return SharpenedBound(method.sharpened, seed, noise=noise)
     members = method.members(samples, seed) if samples else method.resting()
     divided = streams < ranks.world() <= len(members)
     return Ensemble(method.model, members, divided=divided)

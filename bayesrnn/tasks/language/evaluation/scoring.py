@@ -111,10 +111,14 @@ class Ensemble:
 
 
 class SharpenedBound:
-    """Scores each segment with the posterior sharpened on it; with kl_theta an upper bound."""
+    """Scores each segment with the posterior sharpened on it; with kl_theta an upper bound.
 
-    def __init__(self, sharpened: Sharpened, seed: int) -> None:
+    Without the noise of theta it is none: the centre of that posterior alone predicts.
+    """
+
+    def __init__(self, sharpened: Sharpened, seed: int, *, noise: bool = True) -> None:
         self.sharpened = sharpened
+        self.noise = noise
         self.generator = torch.Generator(sharpened.kappa.device).manual_seed(seed)
         self.state: Any = None
 
@@ -129,7 +133,7 @@ class SharpenedBound:
             return total, nats, state
 
         with evaluating(model):
-            bound = self.sharpened.bound(closure, generator=self.generator)
+            bound = self.sharpened.bound(closure, noise=self.noise, generator=self.generator)
         _, nats, self.state = bound.value
         log_probs = -nats.view(segment.y.shape)
         return WordScores(log_probs.cpu(), kl_theta=bound.kl_theta.item())

@@ -2,22 +2,29 @@
 
 A text is corrupted (reversed, shuffled, mixed with other words) or replaced by one of another domain. A
 good model has a higher entropy there, so that windows of words can be classified by their uncertainty.
+
+Text of another domain has many unknown words, and those mislead: `<unk>` is easy to predict, whatever word
+it stands for, and after it the predictions of all weight samples are alike. So the surprise of a text is
+that of the words which the model knows.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor
 
+from bayesrnn.evaluation.beliefs import Beliefs
 from bayesrnn.evaluation.ranks import auroc
 from bayesrnn.tasks.language.evaluation.beliefs import LanguageModel, beliefs
+from bayesrnn.tasks.language.evaluation.scoring import Segment
 
-SIGNALS = ("entropy", "mutual_information", "surprise")
-"""The statistics by which a window is classified; surprise is -log p of the true words."""
-
+SIGNALS: tuple[str, ...] = ("surprise", "entropy", "mutual_information")
+"""The statistics by which a window is classified, the first by default: surprise is -log p of the true
+words that are in the vocabulary."""
 
 MOST_WINDOW = 100
 """Upper limit on the words in a window, whose distributions are all in memory, for each stream."""
@@ -36,10 +43,13 @@ class Uncertainty:
     """A model's uncertainty on a text, in nats per word, overall and for each window of words."""
 
     words: int
+    unknown: float
+    """The share of the words that are not in the vocabulary."""
+    surprise: float
     entropy: float
     mutual_information: float
-    surprise: float
     windows: Mapping[str, Tensor]
+    """Each signal's mean over the words of a window; a window without a known word has infinite surprise."""
 
 
 @dataclass(frozen=True)
@@ -55,15 +65,22 @@ class Gap:
     """Number of weight samples averaged over; 0 for none."""
     text: str
     words: int
+    unknown: float
+    """The share of the words of this text that are not in the vocabulary."""
     entropy: float
     """Mean entropy on this text (not the gap)."""
+    surprise_gap: float
     entropy_gap: float
     mutual_information_gap: float
-    surprise_gap: float
     auroc: Mapping[str, float]
 
+    @property
+    def expected_entropy_gap(self) -> float:
+        """The gap of E[H], the mean entropy of the weight samples: H[E[p]] = E[H] + MI."""
+        return self.entropy_gap - self.mutual_information_gap
+
     def as_json(self) -> dict:
-        return asdict(self)
+        return {**asdict(self), "expected_entropy_gap": self.expected_entropy_gap}
 
 
 @dataclass(frozen=True)
@@ -98,17 +115,27 @@ def add_noise(tokens: Tensor, rate: float, seed: int = 0) -> Tensor:
     return torch.cat([tokens[:1], torch.where(hit, others, words)])
 
 
+def unigram_entropy(tokens: Tensor) -> float:
+    """The entropy of a model that knows how often each word of this text occurs and nothing else."""
+    counts = tokens[1:].unique(return_counts=True)[1].double()
+    return torch.special.entr(counts / counts.sum()).sum().item()
+
+
 def benchmark(
     contenders: Sequence[Contender],
     true: Text,
     others: Sequence[Text],
     vocabulary: int,
     *,
+    unknown: int | None = None,
     window: int = 10,
     streams: int = 20,
     progress: Callable[[str, str, int], None] = lambda model, text, words: None,
 ) -> list[Gap]:
-    """The gap of every contender on every text, for each of its numbers of samples."""
+    """The gap of every contender on every text, for each of its numbers of samples.
+
+    `unknown` is the token of all words that are not in the vocabulary, if there is one.
+    """
     results = []
     for contender in contenders:
 
@@ -117,6 +144,7 @@ def benchmark(
                 contender.models,
                 text.tokens,
                 vocabulary,
+                unknown=unknown,
                 counts=contender.counts or None,
                 window=window,
                 streams=streams,
@@ -136,6 +164,7 @@ def measure(
     tokens: Tensor,
     vocabulary: int,
     *,
+    unknown: int | None = None,
     counts: Sequence[int] | None = None,
     window: int = 10,
     streams: int = 20,
@@ -146,29 +175,49 @@ def measure(
     if streams < 1:
         raise ValueError(f"streams = {streams} must be at least 1.")
     streams = min(streams, (len(tokens) - 1) // window)  # at least one window in each
-    sums: dict[int, dict[str, float]] = {}
-    windows: dict[int, dict[str, list[Tensor]]] = {}
-    words = 0
+    sums: dict[int, UncertaintySum] = {}
     passes = beliefs(models, tokens, vocabulary, counts=counts, streams=streams, window=window)
     for segment, found in passes:
-        count = int(segment.counted.sum())
         for samples, belief in found.items():
-            total = sums.setdefault(samples, dict.fromkeys(SIGNALS, 0.0))
-            kept = windows.setdefault(samples, {signal: [] for signal in SIGNALS})
-            values = (belief.entropy, belief.mutual_information, -belief.log_prob)
-            for signal, value in zip(SIGNALS, values, strict=True):
-                total[signal] += value[segment.counted].double().sum().item()
-                kept[signal].append(_window_means(value, segment.counted, window))
-        words += count
-        progress(count)
-    return {
-        samples: Uncertainty(
+            sums.setdefault(samples, UncertaintySum(window, unknown)).add(segment, belief)
+        progress(int(segment.counted.sum()))
+    return {samples: total.value for samples, total in sums.items()}
+
+
+class UncertaintySum:
+    """The uncertainty of a text, from the beliefs about its segments one after the other."""
+
+    def __init__(self, window: int, unknown: int | None) -> None:
+        self.window = window
+        self.unknown = -1 if unknown is None else unknown  # no token is -1
+        self._sums = dict.fromkeys(SIGNALS, 0.0)
+        self._words = dict.fromkeys(SIGNALS, 0)
+        self._windows: dict[str, list[Tensor]] = {signal: [] for signal in SIGNALS}
+
+    def add(self, segment: Segment, belief: Beliefs) -> None:
+        counted, known = segment.counted, segment.counted & (segment.y != self.unknown)
+        values = {
+            "surprise": (-belief.log_prob, known),
+            "entropy": (belief.entropy, counted),
+            "mutual_information": (belief.mutual_information, counted),
+        }
+        for signal, (value, where) in values.items():
+            self._sums[signal] += value[where].double().sum().item()
+            self._words[signal] += int(where.sum())
+            self._windows[signal].append(_window_means(value, where, counted, self.window))
+
+    @property
+    def value(self) -> Uncertainty:
+        words, known = self._words["entropy"], self._words["surprise"]
+        return Uncertainty(
             words=words,
-            **{signal: total / words for signal, total in sums[samples].items()},
-            windows={signal: torch.cat(parts) for signal, parts in windows[samples].items()},
+            unknown=1 - known / words,
+            windows={signal: torch.cat(parts) for signal, parts in self._windows.items()},
+            **{
+                signal: total / self._words[signal] if self._words[signal] else math.inf
+                for signal, total in self._sums.items()
+            },
         )
-        for samples in sums
-    }
 
 
 def check_window(window: int, words: int) -> None:
@@ -179,12 +228,16 @@ def check_window(window: int, words: int) -> None:
         raise ValueError(f"window = {window} is longer than a text of {words} words.")
 
 
-def _window_means(value: Tensor, counted: Tensor, window: int) -> Tensor:
-    """The mean over each window of each stream; incomplete windows at the end are left out."""
+def _window_means(value: Tensor, where: Tensor, counted: Tensor, window: int) -> Tensor:
+    """The mean over those words of each window, of each stream, that are chosen; inf if there are none.
+
+    Incomplete windows at the end are left out.
+    """
     whole = len(value) // window * window
     shape = (-1, window, value.shape[1])
-    complete = counted[:whole].view(shape).all(1)
-    return value[:whole].view(shape).mean(1)[complete]
+    value, where, counted = (part[:whole].view(shape) for part in (value, where, counted))
+    means = torch.where(where, value, 0).sum(1) / where.sum(1)
+    return torch.where(where.any(1), means, math.inf)[counted.all(1)]
 
 
 def gap_between(model: str, samples: int, text: str, own: Uncertainty, other: Uncertainty) -> Gap:
@@ -194,9 +247,10 @@ def gap_between(model: str, samples: int, text: str, own: Uncertainty, other: Un
         samples=samples,
         text=text,
         words=other.words,
+        unknown=other.unknown,
         entropy=other.entropy,
+        surprise_gap=other.surprise - own.surprise,
         entropy_gap=other.entropy - own.entropy,
         mutual_information_gap=other.mutual_information - own.mutual_information,
-        surprise_gap=other.surprise - own.surprise,
         auroc={signal: auroc(own.windows[signal], other.windows[signal]) for signal in SIGNALS},
     )
