@@ -20,7 +20,7 @@ from bayesrnn.cli import main
 from bayesrnn.tasks.captions.config import preset as captions_preset
 from bayesrnn.tasks.digits.config import DigitsConfig
 from bayesrnn.tasks.language.config import preset
-from bayesrnn.training import loop
+from bayesrnn.training import randomness
 from bayesrnn.training.experiment import Prepared, experiment
 from bayesrnn.training.loop import Trainer
 from bayesrnn.training.run import Run
@@ -79,7 +79,7 @@ CASES = [
 def test_a_step_stays_on_its_device(monkeypatch, task, method, changes):
     """Gradients, their norm, clipping, optimiser, noise after the step, average: all on the meta device, from
     which nothing can be read, so that a GPU would not be waited for either."""
-    monkeypatch.setattr(loop, "generator_on", lambda device, seed: _NoGenerator())
+    monkeypatch.setattr(randomness, "generator_on", lambda device, seed: _NoGenerator())
     monkeypatch.setattr(torch.optim, "SGD", partial(_unfused, torch.optim.SGD))
     if changes.get("precision") == "bf16":  # nor has autocast
         monkeypatch.setattr(devices, "multiplying_in", lambda precision, device: OnlyOn(META))
@@ -89,7 +89,7 @@ def test_a_step_stays_on_its_device(monkeypatch, task, method, changes):
     ready = _prepared(task, method, average=average, optimizer="sgd", **changes)
     ready.method.model.to(META)
     trainer = Trainer(Run(Path("unused"), ready.config), ready.task, ready.method)
-    trainer.noise = trainer.common = None  # type: ignore[assignment]
+    trainer.random.noise = trainer.random.common = None  # type: ignore[assignment]
     watching = OnlyOn(META)
 
     def watched(function: Callable[..., Any], *arguments: Any, **settings: Any) -> Any:

@@ -10,16 +10,16 @@ import json
 import math
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from bayesrnn import ranks
-from bayesrnn.devices import generator_on, rng_state, seed_from, set_rng_state
+from bayesrnn.devices import rng_state, set_rng_state
 from bayesrnn.gradients import total_norm
 from bayesrnn.kernels import one_pass
 from bayesrnn.methods import Method
@@ -28,7 +28,9 @@ from bayesrnn.training import Diverged
 from bayesrnn.training.averaging import STEPS_BETWEEN_UPDATES, WeightAverage
 from bayesrnn.training.binding import check_binding
 from bayesrnn.training.checkpoint import FORMAT, Position, part, read_checkpoint
+from bayesrnn.training.conditions import changed, conditions
 from bayesrnn.training.experiment import Minibatch, Part, Task
+from bayesrnn.training.randomness import Randomness
 from bayesrnn.training.run import Run
 from bayesrnn.weights import processes
 
@@ -79,17 +81,12 @@ class Trainer:
         # Fused: one pass over each parameter instead of one per operation.
         self.optimizer = kinds[config.optimizer](groups, lr=config.lr, fused=True)
         self.average = WeightAverage(self.parameters, config.average) if config.average else None
-        self.noise = generator_on(self.device, self._seed("noise", config.seed + 1))
-        self.common = self.noise
-        """Noise that is the same on all ranks: the other, where that is so already."""
+        self.random = Randomness(config, self.device)
         if ranks.world() > 1 and config.shared_noise:
             method.share_noise()
-        elif ranks.world() > 1:
-            self.common = generator_on(self.device, seed_from(config.seed, "common"))
         self.checkpoint_seconds = 60 * checkpoint_minutes
         self.stop: int = 0
         self._at = Position(task.goal.worst)
-        self._running = False
         self._best: tuple[dict[str, Tensor], dict[str, Any]] | None = None
         self._measured: list[dict[str, Any]] = []
         self._unread: list[tuple[Minibatch, Tensor]] = []
@@ -99,8 +96,6 @@ class Trainer:
         self._stopping = False
         """Whether some rank was told to stop, when they last exchanged that: all know it at the same step."""
         self._kl_per_item: float | None = None
-        dropout = generator_on(self.device, self._seed("dropout", config.seed + 2))
-        self._dropout_rng = dropout.get_state()
 
     @property
     def finished(self) -> bool:
@@ -129,28 +124,21 @@ class Trainer:
 
     def run(self) -> Iterator[Progress]:
         """Train, yielding after each step, until done, stopped or out of patience."""
-        ranks.check_same(self._machine(), "torch, threads or devices")
+        ranks.check_same(conditions(self.device), "torch, threads or devices")
         processes.check_equal(**{f"parameters {n}": p for n, p in enumerate(self.parameters)})
-        outside = rng_state(self.device)
-        set_rng_state(self.device, self._dropout_rng)
-        self._running = True
         try:
-            new_run = self._at == Position(self.task.goal.worst)
-            if new_run:  # write a checkpoint at once, so that it can be resumed whatever happens
-                if ranks.is_first():
-                    self.run_folder.metrics.truncate(0)
-                self.save_checkpoint()
-            with processes.unwrapped():
+            with self.random.in_use(), processes.unwrapped():
+                new_run = self._at == Position(self.task.goal.worst)
+                if new_run:  # a checkpoint at once, so that it can be resumed whatever happens
+                    if ranks.is_first():
+                        self.run_folder.metrics.truncate(0)
+                    self.save_checkpoint()
                 yield from self._steps()
         except OSError as error:
             raise OSError(
                 f"cannot write to {self.run_folder.folder}: {error}. What was written before is intact; make "
                 "room and continue with --resume."
             ) from None
-        finally:
-            self._running = False
-            self._dropout_rng = rng_state(self.device)
-            set_rng_state(self.device, outside)
 
     def validate(self) -> float:
         """The goal now, at the weights that predict; training goes on as if nobody had asked."""
@@ -211,7 +199,7 @@ class Trainer:
             group["lr"] = lr * rest * group["scale"]
         self._limit_rho_step()
         self.optimizer.step()
-        method.after_step(lr=lr, kl_weight=done.kl_weight, generator=self.common)
+        method.after_step(lr=lr, kl_weight=done.kl_weight, generator=self.random.common)
 
         at.cut += 1
         ranks.sign_of_life(at.epoch * len(self.task) + at.cut)
@@ -221,7 +209,7 @@ class Trainer:
 
     def _gradients(self) -> Minibatch:
         """The gradients of this rank's parts of the minibatch, and what they add up to."""
-        task, noise = self.task, self.noise
+        task, noise = self.task, self.random.noise
         first, *others = self.parts
         before = noise.get_state() if others and self.config.shared_noise else None
         done = task.step(self.method, self._at.cut, first, noise)
@@ -395,7 +383,7 @@ class Trainer:
         """Write the whole state of training; if that fails, the previous checkpoint remains."""
         self._read()
         tensors: dict[str, Tensor] = {
-            **self._rng_states(),
+            **self.random.states(),
             **{f"learner.{name}": tensor for name, tensor in self.method.state_dict().items()},
         }
         if self.average is not None:
@@ -420,7 +408,7 @@ class Trainer:
             "metrics_size": metrics_size,
             "metrics_sha256": metrics_sha256,
             "train_size": self.task.size,
-            "machine": self._machine(),
+            "machine": conditions(self.device),
         }
         self.run_folder.save_checkpoint(tensors, header)
 
@@ -458,13 +446,14 @@ class Trainer:
             self.average.load_state_dict(part("average.", tensors))
         self._at = Position.from_header(header["position"])
         before = header.get("machine")
-        self._restore_rng(tensors, before if isinstance(before, dict) else {})
+        device = before.get("device", "cpu") if isinstance(before, dict) else "cpu"
+        self.random.restore(tensors, self.position, same_device=device == self.device.type)
         if self._at.cut:
             self.task.begin_epoch(self._at.epoch)
         self.task.carry(part("state.", tensors))
         if isinstance(header.get("best"), dict):
             self._best = part("best.", tensors), header["best"]
-        notes += self._other_machine(before)
+        notes += changed(before, conditions(self.device))
         if ranks.is_first():
             notes += self._restore_weights()
             self.run_folder.metrics.truncate(header["metrics_size"])
@@ -506,75 +495,6 @@ class Trainer:
         timing.rewrite([line for line in lines if line.get("epoch", 0) <= self._at.epoch])
         return notes
 
-    def _seed(self, purpose: str, first: int) -> int:
-        """The seed of a generator of this rank: on the first, that of a single process."""
-        same = ranks.is_first() or (purpose == "noise" and self.config.shared_noise)
-        return first if same else seed_from(self.config.seed, purpose, ranks.rank())
-
-    def _rng_states(self) -> dict[str, Tensor]:
-        """The states of all ranks' generators, by name."""
-        dropout = rng_state(self.device) if self._running else self._dropout_rng
-        own = {"rng.noise": self.noise.get_state(), "rng.dropout": dropout}
-        states = {}
-        for name, state in own.items():
-            for rank, theirs in enumerate(ranks.gather(state[None])):
-                states[_of_rank(name, rank)] = theirs
-        return (
-            states
-            if self.common is self.noise
-            else {**states, "rng.common": self.common.get_state()}
-        )
-
-    def _restore_rng(self, tensors: Mapping[str, Tensor], before: Mapping[str, Any]) -> None:
-        """Go on with the random numbers of the checkpoint.
-
-        A rank that it does not know, or another kind of device, begins with new ones, which depend on the
-        place in training: none is used twice.
-        """
-        rank = 0 if self.config.shared_noise else ranks.rank()
-        known = before.get("device", "cpu") == self.device.type
-
-        def restored(name: str, generator: Generator) -> Tensor:
-            state = tensors.get(name) if known else None
-            if state is None:
-                at = (self._at.epoch, self._at.cut)
-                generator.manual_seed(seed_from(self.config.seed, name, *at))
-            else:
-                generator.set_state(state)
-            return generator.get_state()
-
-        restored(_of_rank("rng.noise", rank), self.noise)
-        if self.common is not self.noise:
-            restored("rng.common", self.common)
-        spare = Generator(self.device)
-        self._dropout_rng = restored(_of_rank("rng.dropout", ranks.rank()), spare)
-
-    def _machine(self) -> dict[str, Any]:
-        """What the last bits of a result depend on, beside the run's settings."""
-        return {
-            "torch": torch.__version__,
-            "threads": torch.get_num_threads(),
-            "compiled": one_pass.enabled,
-            "device": self.device.type,
-            "ranks": ranks.world(),
-        }
-
-    def _other_machine(self, before: Any) -> list[str]:
-        """A line for each of these that is not as it was."""
-        now = self._machine()
-        before = before if isinstance(before, dict) else now
-        changed = [
-            f"{name} {before[name]}, now {now[name]}"
-            for name in now
-            if before.get(name, now[name]) != now[name]
-        ]
-        if not changed:
-            return []
-        return [
-            f"resumed under other conditions ({'; '.join(changed)}): results are as good, but not equal to "
-            "the last bit to those of a run that was never stopped."
-        ]
-
 
 def own_parts(rows: int, accumulate: int) -> list[Part]:
     """This rank's parts of a minibatch of `rows` streams or examples, which all ranks together compute."""
@@ -587,7 +507,3 @@ def own_parts(rows: int, accumulate: int) -> list[Part]:
         )
     first = ranks.rank() * accumulate
     return [Part(first + number, count) for number in range(accumulate)]
-
-
-def _of_rank(name: str, rank: int) -> str:
-    return f"{name}.{rank}" if rank else name

@@ -79,7 +79,7 @@ def _noisy_gradients(config: LanguageModelConfig, split: bool = False) -> Tensor
                 trainer._gradients()
                 ranks.sum_(*(p.grad for p in trainer.parameters if p.grad is not None))
             else:
-                trainer.task.step(trainer.method, 0, part, trainer.noise)
+                trainer.task.step(trainer.method, 0, part, trainer.random.noise)
             own.append(_gradients(trainer))
         found.append(torch.stack(own))
     return torch.stack(found) if split else found[0]
