@@ -183,8 +183,7 @@ def sign_of_life(step: int) -> None:
 def _lost(error: RuntimeError) -> Lost:
     """What to say when a rank has gone or hangs: all that are left come here, so it is one that does not."""
     assert _group is not None
-    timed_out = "imed out" in str(error)
-    what = f"not answered for {_group.seconds:g} s" if timed_out else "ended"
+    what = f"not answered for {_group.seconds:g} s" if _timed_out(error) else "ended"
     silent, steps = [], {}
     try:
         _group.store.set(f"bayesrnn/left-{_group.rank}", "1")
@@ -209,9 +208,14 @@ def _lost(error: RuntimeError) -> Lost:
 
 def _is_of_the_network(error: RuntimeError) -> bool:
     kinds = (distributed.DistBackendError, distributed.DistNetworkError, distributed.DistStoreError)
-    words = ("gloo", "Connection", "imed out", "NCCL")  # gloo has no error of its own
-    plain = type(error) is RuntimeError and any(word in str(error) for word in words)
-    return plain or isinstance(error, kinds)
+    words = ("gloo", "Connection", "NCCL")  # gloo has no error of its own
+    known = _timed_out(error) or any(word in str(error) for word in words)
+    return (type(error) is RuntimeError and known) or isinstance(error, kinds)
+
+
+def _timed_out(error: RuntimeError) -> bool:
+    """By its words: gloo's "Timed out waiting ..." or "Application timeout caused pair closure"."""
+    return any(word in str(error).lower() for word in ("timed out", "timeout"))
 
 
 # ---------------------------------------------------------------------- exchanging

@@ -254,3 +254,16 @@ def test_a_failure_on_one_rank_ends_all(found):
         in found[0]["too many"]
     )
     assert sorted(rank["first"] for rank in found) == [False, True]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "[/pytorch/gloo/transport/tcp/pair.cc:547] Connection closed by peer",
+        "Timed out waiting 3000ms for recv operation to complete",
+        "Application timeout caused pair closure",
+    ],
+)
+def test_what_gloo_says_of_a_lost_rank_is_understood(said):
+    assert ranks._is_of_the_network(RuntimeError(said))
+    assert not ranks._is_of_the_network(RuntimeError("shape '[2]' is invalid for input of size 3"))
