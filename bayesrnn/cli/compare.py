@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING
 
 from tyro.conf import Positional
 
-from bayesrnn.cli.arguments import Rate, Samples, Source, check_needs
+from bayesrnn.cli.arguments import Rate, Samples, Source, check_needs, output_folder
 from bayesrnn.cli.console import note, show, show_json, working
 from bayesrnn.cli.launch import OnDevice
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from bayesrnn.training.run import Run
+
+PICTURE = "learning-curves.png"
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,8 @@ class Compare(OnDevice):
     """Learning rate of dynamic evaluation."""
     data: Source | None = None
     """Data to evaluate on; by default the data each run was trained on."""
+    out: Path | None = None
+    """Folder to write the learning curves to, as learning-curves.png (language models and captions only)."""
     markdown: bool = False
     """Print the table as Markdown."""
     json: bool = False
@@ -43,6 +49,7 @@ class Compare(OnDevice):
         check_needs(self, "lr", "dynamic")
         experiment, opened = open_runs(self.run_folders)
         runs, unfinished = finished(opened)
+        curves = self._curves(runs)
         options = CompareOptions(self.samples, self.dynamic, self.lr, self.data)
         with working("evaluating") as tell:
             found = experiment.compare(runs, options, lambda what: tell(f"evaluating {what}"))
@@ -59,6 +66,25 @@ class Compare(OnDevice):
                 [f"{r.name} (unfinished)", *row] for r, row in zip(unfinished, empty, strict=True)
             ]
             show(table(found.headings, [*found.cells, *rest]))
+        if self.out is not None and curves is not None:
+            from bayesrnn.report.figures import save
+
+            path = save(curves, self.out / PICTURE)
+            if not self.json:
+                show(f"wrote {path}")
+
+    def _curves(self, runs: Sequence[Run]) -> Figure | None:
+        """The learning curves, if they are wanted; drawn before anything is evaluated or written."""
+        if self.out is None:
+            return None
+        from bayesrnn.report.extras import check_extras
+        from bayesrnn.report.learning import validation_curves
+        from bayesrnn.training.run import labels
+
+        check_extras(figures=True)
+        curves = validation_curves(dict(zip(labels(runs), runs, strict=True)))
+        output_folder(self.out, PICTURE)
+        return curves
 
 
 def finished(runs: Sequence[Run]) -> tuple[list[Run], list[Run]]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bayesrnn.report.figures import learning_curves
 from bayesrnn.report.html import picture, side_by_side
 from bayesrnn.training.experiment import Section
 from bayesrnn.training.run import Run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def section(runs: Mapping[str, Run]) -> Section:
@@ -27,6 +30,17 @@ def section(runs: Mapping[str, Run]) -> Section:
         picture(by_time, "learning-time", "Perplexity by training time, validation and training"),
     ]
     return Section("learning", "Learning curves", side_by_side(pictures))
+
+
+def validation_curves(runs: Mapping[str, Run]) -> Figure:
+    """Validation perplexity by epoch; ValueError for runs of another metric."""
+    lines = {name: run.read_metrics("epoch") for name, run in runs.items()}
+    for name, own in lines.items():
+        if not all("valid_perplexity" in line for line in own):
+            raise ValueError(
+                f"{name} has no perplexity; `bayesrnn report` draws its learning curves."
+            )
+    return learning_curves(lines, valid="valid_perplexity", label="validation perplexity")
 
 
 def _with_clock(run: Run) -> list[dict[str, Any]]:

@@ -40,6 +40,15 @@ def test_evaluate(trained, capsys):
     assert ways == {"mean": False, "sharpened": True, "sharpened, no noise": False}
 
 
+def test_compare_draws_learning_curves(trained, tmp_path, capsys, fail):
+    runs, out = [str(trained(method)) for method in ("lstm", "bbb")], tmp_path / "figures"
+    main(["compare", *runs, "--out", str(out)])
+    assert f"wrote {out / 'learning-curves.png'}" in capsys.readouterr().out
+    assert (out / "learning-curves.png").read_bytes().startswith(b"\x89PNG")
+    (tmp_path / "file").touch()
+    assert "is a file; name a folder" in fail("compare", *runs, "--out", tmp_path / "file")
+
+
 def test_compare(trained, capsys):
     runs = [str(trained(method)) for method in ("lstm", "bbb", "sharpened")]
     main(["compare", *runs, "--json", "--samples", "2"])
