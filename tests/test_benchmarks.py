@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from bayesrnn.cli import main
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
@@ -24,6 +27,21 @@ def test_a_benchmark_prints_its_table(script, arguments, expected, monkeypatch, 
     monkeypatch.setattr(sys, "argv", [script, *arguments.split()])
     runpy.run_path(str(BENCHMARKS / script), run_name="__main__")
     assert expected in capsys.readouterr().out
+
+
+def test_the_scores_of_foreign_text_are_those_of_the_command(trained, monkeypatch, capsys):
+    run, words = str(trained("bbb")), "400"
+    monkeypatch.setattr(sys, "argv", ["foreign.py", run, "--samples", "3", "--words", words])
+    runpy.run_path(str(BENCHMARKS / "foreign.py"), run_name="__main__")
+    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines()]
+    found = {row[0].removeprefix("| "): row[1] for row in rows if len(row) > 1}
+    main(["uncertainty", run, "--samples", "3", "--words", words, "--noise", "0.1", "--json"])
+    gaps = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    (auroc,) = (g["auroc"] for g in gaps if g["text"] == "reversed" and g["samples"] == 3)
+    names = {"-log p of known words": "surprise", "entropy": "entropy"}
+    names["mutual information"] = "mutual_information"
+    for name, signal in names.items():
+        assert float(found[name]) == pytest.approx(auroc[signal], abs=6e-4)
 
 
 def test_the_benchmark_of_ranks_prints_its_table():
