@@ -30,7 +30,8 @@ class Bound(Generic[T]):
     value: T
     """What the closure returned at theta."""
     kl_theta: Tensor
-    """KL[q(theta | phi, (x, y)) || p(theta | phi)] in nats; add it to the total nats for the bound."""
+    """KL[q(theta | phi, (x, y)) || p(theta | phi)] in nats; add it to the total nats for the bound (there is
+    none without noise)."""
 
 
 class Sharpened:

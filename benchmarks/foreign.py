@@ -31,7 +31,7 @@ Windows = dict[str, Tensor]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", type=Path, help="a folder of `bayesrnn train`")
-    parser.add_argument("--other", help="text of another domain; pydocs by default")
+    parser.add_argument("--other", help="text of another domain; pydocs if most words are known")
     parser.add_argument("--samples", type=int, default=10)
     parser.add_argument("--words", type=int, default=12_000)
     options = parser.parse_args()
@@ -42,15 +42,8 @@ def main() -> None:
         text.name: windows(subject, text.tokens, options.samples)
         for text in [Text("true", subject.tokens), *others]
     }
-    headings = [
-        "text",
-        "unknown",
-        "MI after a word",
-        "after <unk>",
-        "H after a word",
-        "after <unk>",
-    ]
-    headings += ["-log p of words", "of <unk>"]
+    headings = ["text", "unknown", "MI after a word", "MI after `<unk>`", "H after a word"]
+    headings += ["H after `<unk>`", "-log p of words", "-log p of `<unk>`"]
     print(markdown_table(headings, [[name, *_parts(text)] for name, text in texts.items()]))
     own = scores(texts.pop("true"))
     rows = []
@@ -86,17 +79,17 @@ def windows(subject: Subject, tokens: Tensor, samples: int) -> Windows:
 
 def scores(text: Windows) -> dict[str, Tensor]:
     """What a window may be classified by."""
-    known = 1 - text["unknown"]
-    known_surprise = (text["surprise"] * known).sum(1) / known.sum(1)
+    known = text["unknown"] == 0
+    known_surprise = torch.where(known, text["surprise"], 0).sum(1) / known.sum(1)
     return {
-        "-log p of known words": known_surprise.nan_to_num(torch.inf),
+        "-log p of known words": torch.where(known.any(1), known_surprise, torch.inf),
         "-log p": text["surprise"].mean(1),
-        f"-log p, {PENALTY:g} nats more for <unk>": (
+        f"-log p, {PENALTY:g} nats more for `<unk>`": (
             text["surprise"] + PENALTY * text["unknown"]
         ).mean(1),
         "entropy": text["entropy"].mean(1),
         "mutual information": text["information"].mean(1),
-        "share of <unk>": text["unknown"].mean(1),
+        "share of `<unk>`": text["unknown"].mean(1),
     }
 
 

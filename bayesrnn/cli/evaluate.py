@@ -29,7 +29,7 @@ class Evaluate(OnRanks):
     sharpened: bool = False
     """Add the sharpened posterior's score, an upper bound on perplexity (language models only)."""
     centre: bool = False
-    """With --sharpened, add its score at the centre of the sharpened posterior, without noise: no bound."""
+    """With --sharpened, add its score, KL included, at the centre of the sharpened posterior: no bound."""
     dynamic: bool = False
     """Add dynamic evaluation to each way of predicting (language models only)."""
     lr: Rate = 0.1

@@ -164,9 +164,9 @@ def _has_information(gap: Gap) -> bool:
 def described(examined: Sequence[Subject], split: str, window: int) -> str:
     """What the table shows, above it."""
     words = ", ".join(f"{n:,}" for n in sorted({len(s.tokens) - 1 for s in examined}))
-    unigram = unigram_entropy(examined[0].tokens)
+    unigram = ", ".join(sorted({f"{unigram_entropy(s.tokens):.2f}" for s in examined}))
     lines = [
-        f"{words} words of {split} text; entropies in nats/word, from their frequencies alone {unigram:.2f}.",
+        f"{words} words of {split} text; entropies in nats/word (of word frequencies alone: {unigram}).",
         "Gaps are relative to the true text: the sum of that of E[H], the mean entropy of the weight",
         "samples, and that of MI, their mutual information (- for a single set of weights).",
         f"AUROC of classifying windows of {window} words by -log p of the words in the vocabulary, by",

@@ -80,7 +80,8 @@ def _errors(rows: Sequence[CalibrationRow], bayesian: Collection[str]) -> dict[s
 
 
 def _telling_apart(gaps: Sequence[Gap], bayesian: Collection[str]) -> Finding | None:
-    """By entropy, which every run has; the mean over the texts. Then by mutual information."""
+    """By entropy, a run's own uncertainty before it sees the word; the mean over the texts. Then by mutual
+    information."""
     counts = _counts(((gap.model, gap.samples) for gap in gaps), bayesian)
     shown = [gap for gap in gaps if gap.samples == counts[gap.model]]
     texts = list(dict.fromkeys(gap.text for gap in shown))

@@ -67,7 +67,7 @@ def perplexity(
         streams: parallel streams of the text; with 1 the state is carried through all of it.
         samples: weight samples to average over; 0 for the weights the method predicts with by default.
         sharpened: score each segment with the posterior sharpened on it: an upper bound.
-        noise: without it, at the centre of the sharpened posterior: no bound.
+        noise: without it, at the centre of the sharpened posterior; its KL is added, but it is no bound.
         dynamic_lr: the learning rate of dynamic evaluation; None for static evaluation.
         steps: time steps of a segment, the unit of dynamic evaluation and sharpening.
     """

@@ -45,7 +45,7 @@ class WordScores:
 
     log_probs: Tensor
     kl_theta: float = 0.0
-    """KL_theta of sharpening on the whole segment, in nats; with it the score is an upper bound."""
+    """KL_theta of sharpening on the whole segment, in nats, to be added to the score."""
 
 
 class Scorer(Protocol):
@@ -113,7 +113,7 @@ class Ensemble:
 class SharpenedBound:
     """Scores each segment with the posterior sharpened on it; with kl_theta an upper bound.
 
-    Without the noise of theta it is none: the centre of that posterior alone predicts.
+    Without the noise of theta the centre of that posterior predicts, and with kl_theta it is no bound.
     """
 
     def __init__(self, sharpened: Sharpened, seed: int, *, noise: bool = True) -> None:

@@ -211,7 +211,7 @@ class UncertaintySum:
         words, known = self._words["entropy"], self._words["surprise"]
         return Uncertainty(
             words=words,
-            unknown=1 - known / words,
+            unknown=(words - known) / words,
             windows={signal: torch.cat(parts) for signal, parts in self._windows.items()},
             **{
                 signal: total / self._words[signal] if self._words[signal] else math.inf
