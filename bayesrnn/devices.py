@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
@@ -16,8 +14,6 @@ from torch import Generator, Tensor, nn
 AUTO = "auto"
 CPU = torch.device("cpu")
 KINDS = ("cpu", "cuda", "mps")
-PRECISIONS = {"float32": None, "bf16": torch.bfloat16}
-"""The dtype of matrix products in training, by the name of the setting; None for that of the weights."""
 
 _current = CPU
 
@@ -92,12 +88,6 @@ def set_rng_state(device: torch.device, state: Tensor) -> None:
         torch.set_rng_state(state)
     else:
         torch.get_device_module(device).set_rng_state(state, device)
-
-
-def multiplying_in(precision: str, device: torch.device) -> AbstractContextManager[Any]:
-    """Inside the block matrix products are computed in this precision (torch.autocast); weights stay."""
-    dtype = PRECISIONS[precision]
-    return nullcontext() if dtype is None else torch.autocast(device.type, dtype=dtype)
 
 
 def in_float32(logits: Tensor) -> Tensor:

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import torch
 
 import bayesrnn
-from bayesrnn.devices import multiplying_in
 from bayesrnn.gradients import total_norm
+from bayesrnn.kernels.precision import multiplying_in
 from bayesrnn.memory import keep_memory
 from bayesrnn.methods import Method
 from bayesrnn.report.table import markdown_table

@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from bayesrnn import devices, methods
 from bayesrnn.cli import main
+from bayesrnn.kernels import precision
 from bayesrnn.tasks.captions.config import preset as captions_preset
 from bayesrnn.tasks.digits.config import DigitsConfig
 from bayesrnn.tasks.language.config import preset
@@ -82,7 +83,7 @@ def test_a_step_stays_on_its_device(monkeypatch, task, method, changes):
     monkeypatch.setattr(randomness, "generator_on", lambda device, seed: _NoGenerator())
     monkeypatch.setattr(torch.optim, "SGD", partial(_unfused, torch.optim.SGD))
     if changes.get("precision") == "bf16":  # nor has autocast
-        monkeypatch.setattr(devices, "multiplying_in", lambda precision, device: OnlyOn(META))
+        monkeypatch.setattr(precision, "multiplying_in", lambda name, device: OnlyOn(META))
     if task != "captions":  # whose images are encoded first
         monkeypatch.setattr(devices, "_current", META)
     average = 0.5 if methods.method(method).averages_weights else 0.0
@@ -155,24 +156,24 @@ def test_cuda_under_torchrun_is_that_of_the_local_rank(monkeypatch):
 def test_bf16_products_of_float32_weights():
     model = nn.Linear(64, 64)
     x = torch.randn(32, 64)
-    with devices.multiplying_in("bf16", x.device):
+    with precision.multiplying_in("bf16", x.device):
         y = model(x)
     assert y.dtype == torch.bfloat16
     devices.in_float32(y).square().mean().backward()
     assert model.weight.grad is not None
     assert model.weight.grad.dtype == torch.float32
-    with devices.multiplying_in("float32", x.device):
+    with precision.multiplying_in("float32", x.device):
         assert model(x).dtype == torch.float32
 
 
 @pytest.mark.parametrize("method", ["lstm", "bbb", "sharpened"])
 def test_bf16_trains_nearly_as_float32(method):
     losses = {}
-    for precision in ("float32", "bf16"):
-        ready = _prepared("language", method, precision=precision, average=0.0)
+    for name in ("float32", "bf16"):
+        ready = _prepared("language", method, precision=name, average=0.0)
         trainer = Trainer(Run(Path("unused"), ready.config), ready.task, ready.method)
         for _ in range(12):
             trainer._step()
-        losses[precision] = trainer._at.nats / trainer._at.steps
+        losses[name] = trainer._at.nats / trainer._at.steps
     assert losses["bf16"] != losses["float32"]
     assert losses["bf16"] == pytest.approx(losses["float32"], rel=0.01)

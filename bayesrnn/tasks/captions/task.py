@@ -11,6 +11,7 @@ from torch import Generator, Tensor
 
 from bayesrnn import devices, init, methods
 from bayesrnn.data.minibatches import Minibatches
+from bayesrnn.kernels import precision
 from bayesrnn.methods import Method
 from bayesrnn.tasks.captions.config import CaptionsConfig
 from bayesrnn.tasks.captions.data.encoded import Encoded
@@ -88,7 +89,7 @@ class CaptionTask:
         kl_weight = minibatches.kl_weight("mean")  # over captions
 
         def closure() -> Tensor:
-            with devices.multiplying_in(self.precision, device):
+            with precision.multiplying_in(self.precision, device):
                 return model.nats(features, x, y, places) * scale
 
         result = method.step(closure, kl_weight=kl_weight * part.kl_share, generator=generator)

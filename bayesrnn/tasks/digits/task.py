@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from bayesrnn import devices, init, methods
 from bayesrnn.data.minibatches import Minibatches
+from bayesrnn.kernels import precision
 from bayesrnn.methods import Method
 from bayesrnn.tasks.digits.config import DigitsConfig
 from bayesrnn.tasks.digits.data import CLASSES, Digits
@@ -73,7 +74,7 @@ class DigitsTask:
         kl_weight = minibatches.kl_weights[index]
 
         def closure() -> Tensor:
-            with devices.multiplying_in(self.precision, x.device):
+            with precision.multiplying_in(self.precision, x.device):
                 return F.cross_entropy(model(x), y, reduction="sum") * minibatches.loss_scale
 
         result = method.step(closure, kl_weight=kl_weight * part.kl_share, generator=generator)

@@ -12,6 +12,7 @@ from torch import Generator, Tensor
 
 from bayesrnn import devices, init, methods
 from bayesrnn.data.cuts import Cuts, detach
+from bayesrnn.kernels import precision
 from bayesrnn.methods import Method
 from bayesrnn.tasks.language.config import LanguageModelConfig
 from bayesrnn.tasks.language.data.corpus import Corpus
@@ -90,7 +91,7 @@ class LanguageTask:
         kl_weight = cuts.kl_weight("sum over time")
 
         def closure() -> tuple[Tensor, State]:
-            with devices.multiplying_in(self.precision, device):
+            with precision.multiplying_in(self.precision, device):
                 loss, after = model.loss(x, y, state)  # type: ignore[operator]
             return loss * share, after
 

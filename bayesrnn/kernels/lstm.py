@@ -1,0 +1,141 @@
+"""An LSTM whose bf16 gradient takes half the time of torch's on a CPU, and is a little more accurate.
+
+torch's kernel computes the weights' gradient time step by time step. Here it is one matrix product over all
+time steps, as `layer` below, the definition of what is computed, lets it be. Gates and cells are in float32.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+WIDE = 450
+"""Units from which on this is faster than torch's kernel; with fewer, the many small steps cost more."""
+
+State = tuple[Tensor, Tensor]
+
+
+def layer(
+    x: Tensor, w_ih: Tensor, w_hh: Tensor, b: Tensor, h: Tensor, c: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One layer: x (T, N, I) -> h of every time step (T, N, H), and the last h and c (N, H).
+
+    i, f, g, o = x_t w_ih' + h w_hh' + b
+    c = sigmoid(f) c + sigmoid(i) tanh(g)
+    h = sigmoid(o) tanh(c)
+    """
+    outputs = []
+    for x_t in x:
+        i, f, g, o = (F.linear(x_t, w_ih, b) + F.linear(h, w_hh)).to(c.dtype).chunk(4, dim=-1)
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        h = (o.sigmoid() * c.tanh()).to(x.dtype)
+        outputs.append(h)
+    return torch.stack(outputs), h, c
+
+
+class Layer(torch.autograd.Function):
+    """`layer`, with its gradient."""
+
+    @staticmethod
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, x: Tensor, w_ih: Tensor, w_hh: Tensor, b: Tensor, h_0: Tensor, c_0: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        (steps, streams, _), units = x.shape, w_hh.shape[1]
+        from_below = F.linear(x, w_ih, b)  # (T, N, 4 H)
+        gates = c_0.new_empty(steps, streams, 4 * units)
+        h = x.new_empty(1 + steps, streams, units)
+        c, tanh_c = c_0.new_empty(h.shape), c_0.new_empty(steps, streams, units)
+        h[0], c[0] = h_0, c_0
+        for t in range(steps):
+            torch.addmm(from_below[t], h[t], w_hh.T, out=from_below[t])
+            gates[t] = from_below[t]
+            i_f, g, o = gates[t].split([2 * units, units, units], dim=-1)
+            i_f.sigmoid_(), g.tanh_(), o.sigmoid_()
+            i, f = i_f.chunk(2, dim=-1)
+            torch.mul(f, c[t], out=c[t + 1]).addcmul_(i, g)
+            torch.tanh(c[t + 1], out=tanh_c[t])
+            h[t + 1] = o * tanh_c[t]
+        ctx.save_for_backward(x, w_ih, w_hh, b, h_0, c_0, gates, h, c, tanh_c)
+        return h[1:], h[-1].clone(), c[-1].clone()
+
+    @staticmethod
+    def backward(ctx: Any, *g_outputs: Tensor) -> tuple[Tensor, ...]:
+        *inputs, gates, h, c, tanh_c = ctx.saved_tensors
+        if torch.is_grad_enabled():  # a gradient that will be differentiated itself
+            return torch.autograd.grad(layer(*inputs), inputs, g_outputs, create_graph=True)
+        x, w_ih, w_hh, *_ = inputs
+        g_h_t, g_h, g_c = g_outputs
+        steps, streams, units = tanh_c.shape
+        i, f, g, o = gates.chunk(4, dim=-1)
+        # d c / d (i, f, g) and d h / d o before their sigmoid or tanh, and d h / d c, at all time steps.
+        slope = torch.stack(
+            [g * (i - i * i), c[:-1] * (f - f * f), i * (1 - g * g), tanh_c * (o - o * o)], 2
+        )
+        slope_c = o * (1 - tanh_c * tanh_c)
+        g_gates = x.new_empty(steps, streams, 4, units)
+        g_h_t, g_h, g_c = g_h_t.to(c.dtype), g_h.to(c.dtype), g_c.clone()
+        for t in reversed(range(steps)):
+            g_h = g_h_t[t] + g_h
+            g_c.addcmul_(g_h, slope_c[t])
+            slope[t, :, :3] *= g_c[:, None]
+            slope[t, :, 3] *= g_h
+            g_gates[t] = slope[t]
+            g_c *= f[t]
+            g_h = torch.mm(g_gates[t].flatten(1), w_hh).to(c.dtype)
+        g_gates = g_gates.view(steps * streams, 4 * units)
+        g_x = (g_gates @ w_ih).view_as(x)
+        g_w_ih = g_gates.T @ x.flatten(0, 1)
+        g_w_hh = g_gates.T @ h[:-1].flatten(0, 1)
+        return g_x, g_w_ih, g_w_hh, g_gates.sum(0), g_h.to(h.dtype), g_c
+
+
+def lstm(
+    x: Tensor, state: State, weights: list[Tensor], dropout: float, training: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """A stack of layers with dropout between them, in bf16: outputs, and the last h and c of each layer."""
+    h_n, c_n = [], []
+    output = x.bfloat16()
+    for number in range(len(weights) // 4):
+        w_ih, w_hh, b_ih, b_hh = weights[4 * number : 4 * number + 4]
+        if number:
+            output = F.dropout(output, dropout, training)
+        w_ih, w_hh, b = w_ih.bfloat16(), w_hh.bfloat16(), (b_ih + b_hh).bfloat16()
+        h_0, c_0 = state[0][number].bfloat16(), state[1][number].float()
+        output, h, c = Layer.apply(output, w_ih, w_hh, b, h_0, c_0)
+        h_n.append(h)
+        c_n.append(c)
+    return output, torch.stack(h_n), torch.stack(c_n)
+
+
+class WideLSTMs(TorchFunctionMode):
+    """Inside the block, every nn.LSTM that is wide, on a CPU and trained in bf16 is computed by `lstm`."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is torch.lstm and not kwargs and _suits(*args):
+            x, state, weights, _, _, dropout, training, _, _ = args
+            return lstm(x, state, weights, dropout, training)
+        return func(*args, **(kwargs or {}))
+
+
+def _suits(x: Tensor, state: Any, weights: Any, biases: bool, layers: int, *rest: Any) -> bool:
+    """Whether these arguments of torch.lstm are of an LSTM that `lstm` computes, and faster."""
+    if isinstance(state, Tensor):  # packed sequences, which have other arguments
+        return False
+    _dropout, _training, bidirectional, batch_first = rest
+    return (
+        x.device.type == "cpu"
+        and torch.is_autocast_enabled("cpu")
+        and torch.get_autocast_dtype("cpu") == torch.bfloat16
+        and torch.is_grad_enabled()
+        and biases
+        and not bidirectional
+        and not batch_first
+        and len(weights) == 4 * layers  # no projections
+        and state[0].shape[-1] >= WIDE
+    )

@@ -1,0 +1,145 @@
+"""The LSTM for training in bf16: its equations, its derivatives, and when it takes the place of torch's."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pack_sequence
+
+from bayesrnn.kernels import lstm as own
+from bayesrnn.kernels.precision import multiplying_in
+
+CPU = torch.device("cpu")
+
+
+def _inputs(steps: int = 4, streams: int = 3, below: int = 5, units: int = 2) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(steps, streams, below), (4 * units, below), (4 * units, units), (4 * units,)]
+    shapes += [(streams, units), (streams, units)]
+    return [
+        torch.randn(shape, dtype=torch.float64, generator=generator).requires_grad_()
+        for shape in shapes
+    ]
+
+
+def test_a_layer_is_that_of_torch():
+    x, w_ih, w_hh, b, h, c = _inputs()
+    lstm = nn.LSTM(5, 2).double()
+    with torch.no_grad():
+        lstm.weight_ih_l0.copy_(w_ih)
+        lstm.weight_hh_l0.copy_(w_hh)
+        lstm.bias_ih_l0.copy_(b)
+        lstm.bias_hh_l0.zero_()
+    output, (h_n, c_n) = lstm(x, (h[None], c[None]))
+    for layer in (own.layer, own.Layer.apply):
+        found = layer(x, w_ih, w_hh, b, h, c)
+        for ours, theirs in zip(found, (output, h_n[0], c_n[0]), strict=True):
+            torch.testing.assert_close(ours, theirs)
+
+
+def test_its_derivatives_are_those_of_its_equations():
+    inputs = _inputs()
+    assert torch.autograd.gradcheck(own.Layer.apply, inputs)
+    assert torch.autograd.gradgradcheck(own.Layer.apply, inputs)
+
+
+def test_its_gradient_follows_the_formula_for_each_output():
+    """Gradients that come in through h of all time steps, the last h and the last c alone."""
+    inputs = _inputs(steps=6, streams=2, below=3, units=4)
+    for which in range(3):
+        wanted = torch.autograd.grad(own.layer(*inputs)[which].square().sum(), inputs)
+        found = torch.autograd.grad(own.Layer.apply(*inputs)[which].square().sum(), inputs)
+        torch.testing.assert_close(found, wanted)
+
+
+def _gradients(lstm: nn.LSTM, x: Tensor, precision: str) -> list[Tensor]:
+    lstm.zero_grad()
+    with multiplying_in(precision, CPU):
+        output, (h, c) = lstm(x)
+    (output.float().square().sum() + h.float().sum() + c.float().sum()).backward()
+    return [p.grad.clone() for p in lstm.parameters() if p.grad is not None]
+
+
+def test_a_wide_lstm_in_bf16_is_near_that_in_float32(monkeypatch):
+    monkeypatch.setattr(own, "WIDE", 32)
+    torch.manual_seed(0)
+    lstm, x = nn.LSTM(24, 32, 2), torch.randn(7, 5, 24)
+    calls = []
+    computed = own.lstm
+    monkeypatch.setattr(own, "lstm", lambda *args: calls.append(1) or computed(*args))
+    found = _gradients(lstm, x, "bf16")
+    assert calls == [1]
+    for ours, exact in zip(found, _gradients(lstm, x, "float32"), strict=True):
+        assert ours.dtype == torch.float32
+        assert (ours - exact).norm() < 0.02 * exact.norm()
+    assert calls == [1]
+
+
+def test_the_cell_is_carried_in_float32(monkeypatch):
+    monkeypatch.setattr(own, "WIDE", 16)
+    lstm, x = nn.LSTM(16, 16), torch.randn(3, 2, 16)
+    with multiplying_in("bf16", CPU):
+        _, state = lstm(x)
+        output, (h, c) = lstm(x, state)
+    assert (output.dtype, h.dtype, c.dtype) == (torch.bfloat16, torch.bfloat16, torch.float32)
+
+
+def test_dropout_between_layers(monkeypatch):
+    monkeypatch.setattr(own, "WIDE", 16)
+    lstm, x = nn.LSTM(16, 16, 2, dropout=0.5), torch.randn(3, 2, 16)
+    torch.manual_seed(1)
+    with multiplying_in("bf16", CPU):
+        output, _ = lstm(x)
+    torch.manual_seed(1)
+    first, second = nn.LSTM(16, 16), nn.LSTM(16, 16)
+    for number, layer in enumerate((first, second)):
+        for name, weight in layer.named_parameters():
+            weight.data = getattr(lstm, name.replace("l0", f"l{number}")).data
+    torch.manual_seed(1)
+    with multiplying_in("bf16", CPU):
+        wanted, _ = second(F.dropout(first(x)[0], 0.5))
+    assert torch.equal(output, wanted)
+    lstm.eval()
+    with multiplying_in("bf16", CPU):
+        assert torch.equal(lstm(x)[0], second(first(x)[0])[0])
+
+
+class _Called(Exception):
+    pass
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections")  # torch, of its own kernel
+@pytest.mark.parametrize(
+    ("case", "options"),
+    [
+        ("narrow", {}),
+        ("float32", {}),
+        ("not trained", {}),
+        ("packed", {}),
+        ("batch_first", {"batch_first": True}),
+        ("bidirectional", {"bidirectional": True}),
+        ("without biases", {"bias": False}),
+        ("projected", {"proj_size": 8}),
+    ],
+)
+def test_what_it_does_not_compute_is_left_to_torch(monkeypatch, case, options):
+    monkeypatch.setattr(own, "WIDE", 17 if case == "narrow" else 16)
+
+    def raises(*args: object) -> None:
+        raise _Called
+
+    monkeypatch.setattr(own, "lstm", raises)
+    lstm, x = nn.LSTM(16, 16, **options), torch.randn(3, 3, 16)
+    given = pack_sequence([x[0], x[1]]) if case == "packed" else x
+    precision = "float32" if case == "float32" else "bf16"
+    with torch.no_grad() if case == "not trained" else nullcontext():
+        with multiplying_in(precision, CPU):
+            lstm(given)
+        if case in ("narrow", "float32", "not trained"):  # and otherwise it is called
+            monkeypatch.setattr(own, "WIDE", 16)
+            with torch.enable_grad(), multiplying_in("bf16", CPU), pytest.raises(_Called):
+                lstm(x)
