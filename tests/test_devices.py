@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from bayesrnn import devices, methods
 from bayesrnn.cli import main
-from bayesrnn.kernels import precision
+from bayesrnn.kernels import lstm, precision
 from bayesrnn.tasks.captions.config import preset as captions_preset
 from bayesrnn.tasks.digits.config import DigitsConfig
 from bayesrnn.tasks.language.config import preset
@@ -166,10 +166,13 @@ def test_bf16_products_of_float32_weights():
         assert model(x).dtype == torch.float32
 
 
-@pytest.mark.parametrize("method", ["lstm", "bbb", "sharpened"])
-def test_bf16_trains_nearly_as_float32(method):
+@pytest.mark.parametrize("wide", [False, True], ids=["torch's LSTM", "own LSTM"])
+@pytest.mark.parametrize("method", ["lstm", "dropout", "variational-dropout", "bbb", "sharpened"])
+def test_bf16_trains_nearly_as_float32(method, wide, monkeypatch):
+    monkeypatch.setattr(lstm, "WIDE", 8 if wide else 9)
     losses = {}
     for name in ("float32", "bf16"):
+        torch.manual_seed(0)  # of dropout's masks
         ready = _prepared("language", method, precision=name, average=0.0)
         trainer = Trainer(Run(Path("unused"), ready.config), ready.task, ready.method)
         for _ in range(12):
@@ -177,3 +180,17 @@ def test_bf16_trains_nearly_as_float32(method):
         losses[name] = trainer._at.nats / trainer._at.steps
     assert losses["bf16"] != losses["float32"]
     assert losses["bf16"] == pytest.approx(losses["float32"], rel=0.01)
+
+
+def test_exact_sharpening_differentiates_the_own_lstm_twice(monkeypatch):
+    monkeypatch.setattr(lstm, "WIDE", 8)
+    gradients = {}
+    for name in ("float32", "bf16"):
+        ready = _prepared("language", "sharpened", precision=name, exact=True, average=0.0)
+        trainer = Trainer(Run(Path("unused"), ready.config), ready.task, ready.method)
+        trainer._gradients()
+        posterior = ready.method.posterior
+        assert posterior is not None
+        gradients[name] = posterior.rho.grad
+    error = (gradients["bf16"] - gradients["float32"]).norm() / gradients["float32"].norm()
+    assert 0 < error < 0.02

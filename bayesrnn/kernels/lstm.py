@@ -63,10 +63,10 @@ class Layer(torch.autograd.Function):
         return h[1:], h[-1].clone(), c[-1].clone()
 
     @staticmethod
-    def backward(ctx: Any, *g_outputs: Tensor) -> tuple[Tensor, ...]:
+    def backward(ctx: Any, *g_outputs: Tensor) -> tuple[Tensor | None, ...]:
         *inputs, gates, h, c, tanh_c = ctx.saved_tensors
-        if torch.is_grad_enabled():  # a gradient that will be differentiated itself
-            return torch.autograd.grad(layer(*inputs), inputs, g_outputs, create_graph=True)
+        if torch.is_grad_enabled():  # to be differentiated again, as by exact sharpening
+            return _differentiable_gradient(inputs, g_outputs, ctx.needs_input_grad)
         x, w_ih, w_hh, *_ = inputs
         g_h_t, g_h, g_c = g_outputs
         steps, streams, units = tanh_c.shape
@@ -139,3 +139,12 @@ def _suits(x: Tensor, state: Any, weights: Any, biases: bool, layers: int, *rest
         and len(weights) == 4 * layers  # no projections
         and state[0].shape[-1] >= WIDE
     )
+
+
+def _differentiable_gradient(
+    inputs: list[Tensor], g_outputs: tuple[Tensor, ...], needed: tuple[bool, ...]
+) -> tuple[Tensor | None, ...]:
+    """The gradient of `layer` by autograd; None for the inputs whose gradient nobody needs."""
+    wanted = [tensor for tensor, is_needed in zip(inputs, needed, strict=True) if is_needed]
+    found = iter(torch.autograd.grad(layer(*inputs), wanted, g_outputs, create_graph=True))
+    return tuple(next(found) if is_needed else None for is_needed in needed)

@@ -19,6 +19,7 @@ import torch
 from bayesrnn import methods
 from bayesrnn.cli import main
 from bayesrnn.data.vocabulary import Vocabulary
+from bayesrnn.kernels import lstm
 from bayesrnn.storage import load_tensors
 from bayesrnn.tasks.language.config import LanguageModelConfig, preset
 from bayesrnn.tasks.language.experiment import EXPERIMENT
@@ -67,6 +68,15 @@ def test_a_stopped_run_resumes_bit_for_bit(method, text_folder, tmp_path, steps)
     torch.manual_seed(999)  # the global random state of another process
     _train("--resume", "--run", str(tmp_path / "parts"))
     assert _files(tmp_path / "whole") == _files(tmp_path / "parts")
+
+
+def test_a_stopped_run_with_the_own_lstm_resumes_bit_for_bit(text_folder, tmp_path, monkeypatch):
+    """Its state is carried in two dtypes."""
+    monkeypatch.setattr(lstm, "WIDE", 12)
+    _train("--data", text_folder, "--precision", "bf16", "--epochs", "1", "--run", tmp_path / "all")
+    _stop_after(tmp_path / "parts", open_language_run(tmp_path / "all").config, 20)
+    _train("--resume", "--run", tmp_path / "parts")
+    assert _files(tmp_path / "all") == _files(tmp_path / "parts")
 
 
 def _new_trainer(folder, config: LanguageModelConfig) -> Trainer:
