@@ -178,6 +178,9 @@ def test_bf16_trains_nearly_as_float32(method, wide, monkeypatch):
         for _ in range(12):
             trainer._step()
         losses[name] = trainer._at.nats / trainer._at.steps
+        own = name == "bf16" and wide  # which carries its cells in float32
+        dtypes = {tensor.dtype for tensor in ready.task.carried().values()}
+        assert (len(dtypes) == 2) == own
     assert losses["bf16"] != losses["float32"]
     assert losses["bf16"] == pytest.approx(losses["float32"], rel=0.01)
 

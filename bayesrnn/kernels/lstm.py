@@ -1,7 +1,8 @@
-"""An LSTM whose bf16 gradient takes half the time of torch's on a CPU, and is a little more accurate.
+"""nn.LSTM in bf16 on a CPU, with a gradient in half the time of torch's and a little more accurate.
 
-torch's kernel computes the weights' gradient time step by time step. Here it is one matrix product over all
-time steps, as `layer` below, the definition of what is computed, lets it be. Gates and cells are in float32.
+torch's kernel adds up the weights' gradient time step by time step. Here the gates' gradients of all time
+steps are kept, and one matrix product gives the weights'. Products and h are in bf16, gates and cells in
+float32. `layer` is the definition of what is computed.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def layer(
     return torch.stack(outputs), h, c
 
 
-class Layer(torch.autograd.Function):
+class FastLayer(torch.autograd.Function):
     """`layer`, with its gradient."""
 
     @staticmethod
@@ -51,10 +52,11 @@ class Layer(torch.autograd.Function):
         c, tanh_c = c_0.new_empty(h.shape), c_0.new_empty(steps, streams, units)
         h[0], c[0] = h_0, c_0
         for t in range(steps):
-            torch.addmm(from_below[t], h[t], w_hh.T, out=from_below[t])
-            gates[t] = from_below[t]
+            gates[t] = from_below[t].addmm_(h[t], w_hh.T)
             i_f, g, o = gates[t].split([2 * units, units, units], dim=-1)
-            i_f.sigmoid_(), g.tanh_(), o.sigmoid_()
+            i_f.sigmoid_()
+            g.tanh_()
+            o.sigmoid_()
             i, f = i_f.chunk(2, dim=-1)
             torch.mul(f, c[t], out=c[t + 1]).addcmul_(i, g)
             torch.tanh(c[t + 1], out=tanh_c[t])
@@ -105,14 +107,17 @@ def lstm(
             output = F.dropout(output, dropout, training)
         w_ih, w_hh, b = w_ih.bfloat16(), w_hh.bfloat16(), (b_ih + b_hh).bfloat16()
         h_0, c_0 = state[0][number].bfloat16(), state[1][number].float()
-        output, h, c = Layer.apply(output, w_ih, w_hh, b, h_0, c_0)
+        output, h, c = FastLayer.apply(output, w_ih, w_hh, b, h_0, c_0)
         h_n.append(h)
         c_n.append(c)
     return output, torch.stack(h_n), torch.stack(c_n)
 
 
 class WideLSTMs(TorchFunctionMode):
-    """Inside the block, every nn.LSTM that is wide, on a CPU and trained in bf16 is computed by `lstm`."""
+    """Inside the block, every nn.LSTM that is wide, on a CPU and trained in bf16 is computed by `lstm`.
+
+    Not for models under torch.func or non-reentrant checkpointing, which see another kernel outside.
+    """
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -130,6 +135,7 @@ def _suits(x: Tensor, state: Any, weights: Any, biases: bool, layers: int, *rest
     _dropout, _training, bidirectional, batch_first = rest
     return (
         x.device.type == "cpu"
+        and weights[0].dtype == torch.float32
         and torch.is_autocast_enabled("cpu")
         and torch.get_autocast_dtype("cpu") == torch.bfloat16
         and torch.is_grad_enabled()
@@ -145,6 +151,7 @@ def _differentiable_gradient(
     inputs: list[Tensor], g_outputs: tuple[Tensor, ...], needed: tuple[bool, ...]
 ) -> tuple[Tensor | None, ...]:
     """The gradient of `layer` by autograd; None for the inputs whose gradient nobody needs."""
+    inputs = [tensor.view_as(tensor) for tensor in inputs]  # one may have been made from another
     wanted = [tensor for tensor, is_needed in zip(inputs, needed, strict=True) if is_needed]
     found = iter(torch.autograd.grad(layer(*inputs), wanted, g_outputs, create_graph=True))
     return tuple(next(found) if is_needed else None for is_needed in needed)

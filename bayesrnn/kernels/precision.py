@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import torch
 
@@ -17,8 +17,9 @@ DTYPES = {"float32": None, "bf16": torch.bfloat16}
 def multiplying_in(precision: str, device: torch.device) -> Iterator[None]:
     """Inside the block matrix products are computed in this precision (torch.autocast); weights stay."""
     dtype = DTYPES[precision]
-    if dtype is None:
+    with ExitStack() as stack:
+        if dtype is not None:
+            stack.enter_context(torch.autocast(device.type, dtype=dtype))
+            if device.type == "cpu":
+                stack.enter_context(WideLSTMs())
         yield
-    else:
-        with torch.autocast(device.type, dtype=dtype), WideLSTMs():
-            yield

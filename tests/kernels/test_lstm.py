@@ -37,7 +37,7 @@ def test_a_layer_is_that_of_torch():
         lstm.bias_ih_l0.copy_(b)
         lstm.bias_hh_l0.zero_()
     output, (h_n, c_n) = lstm(x, (h[None], c[None]))
-    for layer in (own.layer, own.Layer.apply):
+    for layer in (own.layer, own.FastLayer.apply):
         found = layer(x, w_ih, w_hh, b, h, c)
         for ours, theirs in zip(found, (output, h_n[0], c_n[0]), strict=True):
             torch.testing.assert_close(ours, theirs)
@@ -45,8 +45,8 @@ def test_a_layer_is_that_of_torch():
 
 def test_its_derivatives_are_those_of_its_equations():
     inputs = _inputs()
-    assert torch.autograd.gradcheck(own.Layer.apply, inputs)
-    assert torch.autograd.gradgradcheck(own.Layer.apply, inputs)
+    assert torch.autograd.gradcheck(own.FastLayer.apply, inputs)
+    assert torch.autograd.gradgradcheck(own.FastLayer.apply, inputs)
 
 
 def test_its_gradient_follows_the_formula_for_each_output():
@@ -54,7 +54,7 @@ def test_its_gradient_follows_the_formula_for_each_output():
     inputs = _inputs(steps=6, streams=2, below=3, units=4)
     for which in range(3):
         wanted = torch.autograd.grad(own.layer(*inputs)[which].square().sum(), inputs)
-        found = torch.autograd.grad(own.Layer.apply(*inputs)[which].square().sum(), inputs)
+        found = torch.autograd.grad(own.FastLayer.apply(*inputs)[which].square().sum(), inputs)
         torch.testing.assert_close(found, wanted)
 
 
@@ -90,13 +90,40 @@ def test_the_cell_is_carried_in_float32(monkeypatch):
     assert (output.dtype, h.dtype, c.dtype) == (torch.bfloat16, torch.bfloat16, torch.float32)
 
 
+def test_a_gradient_to_be_differentiated_counts_each_path_once():
+    """The state may be made from the same x: its gradient is then for the rest of the graph to add."""
+    x, w_ih, w_hh, b, *_ = _inputs(below=2)
+    gradients = []
+    for create_graph in (False, True):
+        h, c = x[0].sin(), x[1].cos()
+        output, *_ = own.FastLayer.apply(x, w_ih, w_hh, b, h, c)
+        gradients += torch.autograd.grad(output.square().sum(), x, create_graph=create_graph)
+    torch.testing.assert_close(*gradients)
+
+
+def test_every_layer_has_its_own_state(monkeypatch):
+    monkeypatch.setattr(own, "WIDE", 32)
+    torch.manual_seed(0)
+    lstm, x = nn.LSTM(24, 32, 3), torch.randn(2, 5, 24)
+    state = tuple(torch.randn(3, 5, 32).requires_grad_() for _ in range(2))
+    found = {}
+    for precision in ("float32", "bf16"):
+        with multiplying_in(precision, CPU):
+            output, (h, c) = lstm(x, state)
+        weights = torch.arange(1.0, 4.0).view(3, 1, 1)
+        loss = output.float().sum() + (weights * h.float()).sum() + (weights * c.float()).sum()
+        found[precision] = [output, *h, *c, *torch.autograd.grad(loss, state)]
+    assert found["bf16"][0].dtype == torch.bfloat16
+    for ours, exact in zip(found["bf16"], found["float32"], strict=True):
+        assert (ours.float() - exact).norm() < 0.02 * exact.norm()
+
+
 def test_dropout_between_layers(monkeypatch):
     monkeypatch.setattr(own, "WIDE", 16)
     lstm, x = nn.LSTM(16, 16, 2, dropout=0.5), torch.randn(3, 2, 16)
     torch.manual_seed(1)
     with multiplying_in("bf16", CPU):
         output, _ = lstm(x)
-    torch.manual_seed(1)
     first, second = nn.LSTM(16, 16), nn.LSTM(16, 16)
     for number, layer in enumerate((first, second)):
         for name, weight in layer.named_parameters():
@@ -129,6 +156,7 @@ class _Torch(TorchFunctionMode):
         ("wide", {}),
         ("narrow", {}),
         ("float32", {}),
+        ("float64 weights", {"dtype": torch.float64}),
         ("not trained", {}),
         ("packed", {}),
         ("batch_first", {"batch_first": True}),
@@ -139,7 +167,7 @@ class _Torch(TorchFunctionMode):
 )
 def test_what_it_does_not_compute_is_left_to_torch(monkeypatch, case, options):
     monkeypatch.setattr(own, "WIDE", 17 if case == "narrow" else 16)
-    lstm, x = nn.LSTM(16, 16, **options), torch.randn(3, 3, 16)
+    lstm, x = nn.LSTM(16, 16, **options), torch.randn(3, 3, 16, dtype=options.get("dtype"))
     given = pack_sequence([x[0], x[1]]) if case == "packed" else x
     with (
         nullcontext() if case == "wide" else pytest.raises(_LeftToTorch),

@@ -75,6 +75,8 @@ def test_a_stopped_run_with_the_own_lstm_resumes_bit_for_bit(text_folder, tmp_pa
     monkeypatch.setattr(lstm, "WIDE", 12)
     _train("--data", text_folder, "--precision", "bf16", "--epochs", "1", "--run", tmp_path / "all")
     _stop_after(tmp_path / "parts", open_language_run(tmp_path / "all").config, 20)
+    tensors, _ = load_tensors(tmp_path / "parts" / "checkpoint.safetensors")
+    assert tensors["state.h"].dtype != tensors["state.c"].dtype
     _train("--resume", "--run", tmp_path / "parts")
     assert _files(tmp_path / "all") == _files(tmp_path / "parts")
 
