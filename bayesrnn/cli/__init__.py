@@ -22,7 +22,7 @@ from bayesrnn.cli.console import one_line
 from bayesrnn.cli.evaluate import Evaluate
 from bayesrnn.cli.generate import Generate
 from bayesrnn.cli.inspect import Inspect
-from bayesrnn.cli.launch import Failed, begin, launch
+from bayesrnn.cli.launch import Failed, begin, launch, wait_for_the_first
 from bayesrnn.cli.list_runs import ListRuns
 from bayesrnn.cli.parsing import parse
 from bayesrnn.cli.prune import Prune
@@ -175,4 +175,5 @@ def _fail(message: str, code: int) -> None:
     line = one_line(message)
     short = line if len(line) <= 2000 else f"{line[:1000]} ... {line[-500:]}"
     print(f"bayesrnn: {short}", file=sys.stderr)
+    wait_for_the_first()
     sys.exit(code)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated
 
 from bayesrnn.cli.arguments import Between
+
+SECONDS_TO_SPEAK = 3.0
+"""How long a silent rank that fails stays, so that the first can say why."""
 
 
 class Failed(Exception):
@@ -44,6 +48,12 @@ def begin() -> None:
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
     if os.environ.get("LOCAL_RANK", "0") != "0":
         _mute()
+
+
+def wait_for_the_first() -> None:
+    """Give the rank that speaks time to, before this one ends: torchrun then ends them all."""
+    if sys.stderr is not _voice[1] and os.environ.get("LOCAL_RANK", "0") != "0":
+        time.sleep(SECONDS_TO_SPEAK)
 
 
 def launch(options: object, work: Callable[[], None]) -> None:
