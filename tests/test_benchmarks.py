@@ -19,6 +19,7 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
     ("script", "arguments", "expected"),
     [
         ("training_step.py", "--hidden 8 --steps 1", "| 8 | sharpened |"),
+        ("lstm.py", "--units 4 --rounds 1", "| 4 |"),
         ("kl_gradient.py", "--weights 1000", "| 0.75 | -2 | -8 |"),
         ("corpus.py", "--words 21000 42000 --types 20000 --steps 2", "| 42,000 | 10,000 |"),
     ],
