@@ -42,6 +42,13 @@ register(MethodSpec("dropout", _POINT_ESTIMATE, dropout="standard"))
 register(
     MethodSpec("variational-dropout", _POINT_ESTIMATE, dropout="variational", tasks=("language",))
 )
-register(MethodSpec("sgld", "bayesrnn.methods.sgld", tasks=("language",), averages_weights=False))
+register(
+    MethodSpec(
+        *("sgld", "bayesrnn.methods.sgld"),
+        tasks=("language",),
+        averages_weights=False,
+        one_rate=True,  # the noise that it adds is that of its learning rate
+    )
+)
 register(MethodSpec("bbb", "bayesrnn.methods.bbb"))
 register(MethodSpec("sharpened", "bayesrnn.methods.sharpened"))

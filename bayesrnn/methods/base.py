@@ -62,6 +62,10 @@ class Method(Protocol):
         """The weights the model predicts with, by name: leaf tensors that require gradients."""
         ...
 
+    def gradients(self) -> dict[str, Tensor]:
+        """The gradients of these weights after a step, by name: what the optimiser will use, not copies."""
+        ...
+
     def step(
         self, closure: Callable[[], T], *, kl_weight: float, generator: Generator | None
     ) -> StepResult[T]:
@@ -123,6 +127,8 @@ class MethodSpec:
     """The experiments that offer it; None for all."""
     averages_weights: bool = True
     """Whether the average of its weights over the training steps can predict (`--average`)."""
+    one_rate: bool = False
+    """Whether all its weights must have the same learning rate."""
 
     def build(
         self, model: nn.Module, settings: Any, *, select: Select = None, generator: Generator

@@ -73,6 +73,9 @@ class BayesByBackprop:
     def weights(self) -> dict[str, Tensor]:
         return self.posterior.weights.model_weights()
 
+    def gradients(self) -> dict[str, Tensor]:
+        return self.posterior.weights.gradients()
+
     def step(
         self, closure: Callable[[], T], *, kl_weight: float, generator: Generator | None
     ) -> StepResult[T]:

@@ -49,6 +49,9 @@ class PointEstimate:
     def weights(self) -> dict[str, Tensor]:
         return dict(self.model.named_parameters())
 
+    def gradients(self) -> dict[str, Tensor]:
+        return {n: p.grad for n, p in self.model.named_parameters() if p.grad is not None}
+
     def step(
         self, closure: Callable[[], T], *, kl_weight: float, generator: Generator | None
     ) -> StepResult[T]:

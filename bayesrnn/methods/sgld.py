@@ -50,6 +50,9 @@ class Sgld(PointEstimate):
     def weights(self) -> dict[str, Tensor]:
         return self.flat.model_weights()
 
+    def gradients(self) -> dict[str, Tensor]:
+        return self.flat.gradients()
+
     def step(
         self, closure: Callable[[], T], *, kl_weight: float, generator: Generator | None
     ) -> StepResult[T]:

@@ -105,6 +105,10 @@ class Task(Protocol):
         """Add the gradients of a part of minibatch `index` of this epoch to `.grad`."""
         ...
 
+    def rates(self) -> dict[str, Tensor]:
+        """Factors on the learning rate, by the name of a weight, whose shape they broadcast to."""
+        ...
+
     def carried(self) -> dict[str, Tensor]:
         """The tensors carried from minibatch to minibatch, such as a recurrent state: of the parts that were
         computed here, joined along the second axis."""

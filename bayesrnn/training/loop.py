@@ -81,6 +81,7 @@ class Trainer:
         # Fused: one pass over each parameter instead of one per operation.
         self.optimizer = kinds[config.optimizer](groups, lr=config.lr, fused=True)
         self.average = WeightAverage(self.parameters, config.average) if config.average else None
+        self._rates = {name: rate.to(self.device) for name, rate in task.rates().items()}
         self.random = Randomness(config, self.device)
         if ranks.world() > 1 and config.shared_noise:
             method.share_noise()
@@ -198,6 +199,7 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = lr * rest * group["scale"]
         self._limit_rho_step()
+        self._scale_rates()
         self.optimizer.step()
         method.after_step(lr=lr, kl_weight=done.kl_weight, generator=self.random.common)
 
@@ -288,6 +290,13 @@ class Trainer:
         assert self._rho.grad is not None
         limit = LARGEST_RHO_STEP / self.optimizer.param_groups[-1]["lr"]
         self._rho.grad.clamp_(-limit, limit)
+
+    def _scale_rates(self) -> None:
+        """Give weights the learning rates that the task wants, by scaling their clipped gradients."""
+        if self._rates:
+            gradients = self.method.gradients()
+            for name in self._rates.keys() & gradients.keys():  # tied weights have one of two names
+                gradients[name].mul_(self._rates[name])
 
     def _averaged(self) -> AbstractContextManager[None]:
         """Inside the block the model holds the weights that predict: the average, if there is one."""

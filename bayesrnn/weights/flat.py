@@ -233,6 +233,16 @@ class FlatWeights:
         bound = {slot.name: leaf for slot, leaf in zip(self.layout, self._at_rest, strict=True)}
         return {**bound, **ordinary}
 
+    def gradients(self) -> dict[str, Tensor]:
+        """The gradients of these, by name: views into that of mu, and those of the ordinary parameters."""
+        mu, flat = self.flat["mu"], {id(parameter) for parameter in self.flat.values()}
+        assert mu.grad is not None
+        bound = zip(self.layout, self.layout.split(mu.grad), strict=True)
+        ordinary = {n: p.grad for n, p in self.model.named_parameters() if id(p) not in flat}
+        return {slot.name: g for slot, g in bound} | {
+            name: g for name, g in ordinary.items() if g is not None
+        }
+
     @property
     def at_rest(self) -> bool:
         """Whether the model holds the mean."""

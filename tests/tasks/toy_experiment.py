@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bayesrnn import methods
 from bayesrnn.data.minibatches import Minibatches
@@ -51,6 +51,9 @@ class ToyTask:
             generator=generator,
         )
         return Minibatch(result.value, len(x) / self.rows, len(x), weight, result.metrics)
+
+    def rates(self) -> dict[str, Tensor]:
+        return {}
 
     def carried(self):
         return {}

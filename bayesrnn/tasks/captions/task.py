@@ -96,6 +96,9 @@ class CaptionTask:
         items = words if share else 0
         return Minibatch(result.value, words * scale, items, kl_weight, result.metrics)
 
+    def rates(self) -> dict[str, Tensor]:
+        return {}
+
     def carried(self) -> dict[str, Tensor]:
         return {}
 

@@ -81,6 +81,9 @@ class DigitsTask:
         units = len(x) / minibatches.batch_size
         return Minibatch(result.value, units, len(x), kl_weight, result.metrics)
 
+    def rates(self) -> dict[str, Tensor]:
+        return {}
+
     def carried(self) -> dict[str, Tensor]:
         return {}
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from bayesrnn import methods
 from bayesrnn.training.settings import Settings, check, words_in
 
 PRESETS = ("tiny", "small", "medium", "large")
@@ -40,6 +41,11 @@ class LanguageModelConfig(Settings):
     init_scale: float = 0.1
     """Largest absolute value of uniform initial weights."""
 
+    # The optimisation
+    rare_words: float = 0.0
+    """Power of a word's rarity in its learning rate, which is --lr x (count of the commonest word / its
+    count) ** RARE_WORDS for its rows of the embedding and the softmax; 0 for one rate."""
+
     # SGLD
     sgld_prior_sigma: float = 1.0
     """Standard deviation of the normal prior of sgld."""
@@ -68,6 +74,7 @@ class LanguageModelConfig(Settings):
         "layers": (1, 1000),
         "unroll": (1, 10**5),
         "init_scale": (0, 1000),
+        "rare_words": (0, 1),
         "sgld_prior_sigma": (0, 1e6),
         "sgld_samples": (1, 10**4),
     }
@@ -76,6 +83,12 @@ class LanguageModelConfig(Settings):
         super().__post_init__()
         enough = self.vocabulary == 0 or self.vocabulary >= 3
         check("vocabulary", self.vocabulary, enough, "must be 0, for all words, or at least 3")
+        uniform = self.rare_words == 0
+        one_rate = methods.method(self.method).one_rate
+        rule = f"must be 0 for {self.method}, whose weights all have one learning rate"
+        check("rare_words", self.rare_words, uniform or not one_rate, rule)
+        sgd = self.optimizer == "sgd"
+        check("rare_words", self.rare_words, uniform or sgd, "needs --optimizer sgd")
 
     def least_weights(self, folder: Path) -> int:
         recurrent = self.layers * (8 * self.hidden**2 + 8 * self.hidden)

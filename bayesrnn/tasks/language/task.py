@@ -53,6 +53,21 @@ def common_name(name: str) -> str:
     return f"lstm.{layer[2]}_l{layer[1]}" if layer else name
 
 
+def rates_of_words(tokens: Tensor, vocabulary: int, *, power: float) -> dict[str, Tensor]:
+    """(count of the commonest word / count of a word) ** power, for its rows in embedding and softmax.
+
+    A rare word's rows are seldom seen, with one rate they learn slowly; power 1/2 is the rule of
+    frequency-aware SGD (Li et al., 2022).
+    """
+    if power == 0:
+        return {}
+    counts = torch.zeros(vocabulary)
+    for part in tokens.split(2**20):  # a long text is mapped into memory, and never read whole
+        counts += torch.bincount(part, minlength=vocabulary)
+    rates = (counts.max() / counts.clamp_min(1)).pow(power)[:, None]  # (V, 1)
+    return {"embedding.weight": rates, "out.weight": rates}
+
+
 class LanguageTask:
     """Next-word prediction, with the recurrent state carried from chunk to chunk."""
 
@@ -71,6 +86,7 @@ class LanguageTask:
         self.rows = config.batch_size
         self.items = self.cuts.stream_length * config.batch_size
         self.hopeless = 2 * math.log(len(corpus.vocabulary))
+        self._rates = rates_of_words(corpus.train, len(corpus.vocabulary), power=config.rare_words)
         self._states: dict[Part, State] = {}
         self._restored: State | None = None
 
@@ -99,6 +115,9 @@ class LanguageTask:
         loss, after = result.value
         self._states[part] = detach(after)
         return Minibatch(loss, len(x) * share, x.numel(), kl_weight, result.metrics)
+
+    def rates(self) -> dict[str, Tensor]:
+        return self._rates
 
     def _state(self, part: Part, device: torch.device) -> State | None:
         """The recurrent state of the streams of a part."""
