@@ -20,7 +20,6 @@ from torch import Tensor
 
 from bayesrnn import ranks
 from bayesrnn.devices import rng_state, set_rng_state
-from bayesrnn.gradients import total_norm
 from bayesrnn.kernels import one_pass
 from bayesrnn.methods import Method
 from bayesrnn.storage import digest, load_tensors
@@ -32,14 +31,12 @@ from bayesrnn.training.conditions import changed, conditions
 from bayesrnn.training.experiment import Minibatch, Part, Task
 from bayesrnn.training.randomness import Randomness
 from bayesrnn.training.run import Run
+from bayesrnn.training.update import Update
 from bayesrnn.weights import processes
 
 STEPS_BETWEEN_METRICS = 100
 STEPS_BETWEEN_READS = 10
 """Steps after which losses are read from a GPU: to read each at once would make it wait."""
-
-LARGEST_RHO_STEP = 0.1
-"""Upper limit on a step of rho, and so of log sigma, where rho has a larger learning rate."""
 
 
 @dataclass(frozen=True)
@@ -69,19 +66,11 @@ class Trainer:
         self.config = config
         self.task = task
         self.method = method
-        self.parameters = list(method.parameters())
-        self.device = self.parameters[0].device
+        self.update = Update(method, config, task.rates())
+        self.device = self.update.device
         self.parts = own_parts(task.rows, config.accumulate)
-        kinds = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
-        self._rho = rho = method.rho()
-        others = [parameter for parameter in self.parameters if parameter is not rho]
-        groups = [{"params": others, "scale": 1.0}]
-        if rho is not None:
-            groups.append({"params": [rho], "scale": config.rho_lr})
-        # Fused: one pass over each parameter instead of one per operation.
-        self.optimizer = kinds[config.optimizer](groups, lr=config.lr, fused=True)
-        self.average = WeightAverage(self.parameters, config.average) if config.average else None
-        self._rates = {name: rate.to(self.device) for name, rate in task.rates().items()}
+        trained = self.update.parameters
+        self.average = WeightAverage(trained, config.average) if config.average else None
         self.random = Randomness(config, self.device)
         if ranks.world() > 1 and config.shared_noise:
             method.share_noise()
@@ -111,7 +100,8 @@ class Trainer:
     @property
     def compiles(self) -> bool:
         """Whether the first step will compile the passes over the weights, which takes a while."""
-        return self._rho is not None and one_pass.enabled and self._rho.numel() >= one_pass.LONG
+        rho = self.update.rho
+        return rho is not None and one_pass.enabled and rho.numel() >= one_pass.LONG
 
     @property
     def position(self) -> tuple[int, int]:
@@ -126,7 +116,9 @@ class Trainer:
     def run(self) -> Iterator[Progress]:
         """Train, yielding after each step, until done, stopped or out of patience."""
         ranks.check_same(conditions(self.device), "torch, threads or devices")
-        processes.check_equal(**{f"parameters {n}": p for n, p in enumerate(self.parameters)})
+        processes.check_equal(
+            **{f"parameters {n}": p for n, p in enumerate(self.update.parameters)}
+        )
         try:
             with self.random.in_use(), processes.unwrapped():
                 new_run = self._at == Position(self.task.goal.worst)
@@ -188,19 +180,14 @@ class Trainer:
             self.task.begin_epoch(at.epoch)
             method.model.train()
         lr = self.config.learning_rate(at.epoch)
-        self.optimizer.zero_grad()
+        self.update.optimizer.zero_grad()
         done = self._gradients()
-        ranks.sum_(*(p.grad for p in self.parameters if p.grad is not None))
-        gradient_norm = total_norm(self.parameters)
+        ranks.sum_(*self.update.gradients())
+        gradient_norm = self.update.gradient_norm()
         self._unread.append((done, gradient_norm))
         if self.device.type == "cpu" or len(self._unread) == STEPS_BETWEEN_READS:
             self._read()
-        rest = self._clip(gradient_norm)
-        for group in self.optimizer.param_groups:
-            group["lr"] = lr * rest * group["scale"]
-        self._limit_rho_step()
-        self._scale_rates()
-        self.optimizer.step()
+        self.update.step(lr, gradient_norm)
         method.after_step(lr=lr, kl_weight=done.kl_weight, generator=self.random.common)
 
         at.cut += 1
@@ -227,21 +214,6 @@ class Trainer:
                 metrics={name: value + more.metrics[name] for name, value in done.metrics.items()},
             )
         return done
-
-    def _clip(self, gradient_norm: Tensor) -> float:
-        """Clip the gradient by its norm; returns what is left to do, as a factor for the learning rate."""
-        clip = self.config.clip
-        if self.device.type != "cpu":  # without waiting for the norm
-            factor = (clip / (gradient_norm + 1e-6)).clamp_max(1.0)
-        else:
-            factor = min(1.0, clip / (gradient_norm.item() + 1e-6))
-            # For SGD, scaling the learning rate clips the gradient without rewriting it.
-            if self.config.optimizer == "sgd" or factor == 1:
-                return factor
-        for parameter in self.parameters:
-            if parameter.grad is not None:
-                parameter.grad.mul_(factor)
-        return 1.0
 
     def _read(self) -> None:
         """Add the losses of the latest steps, over all ranks, to the sums of the epoch."""
@@ -281,22 +253,6 @@ class Trainer:
             recent = at.recent_nats / at.recent_steps
             if at.recent_steps > 20 * units and recent > self.task.hopeless:
                 self._diverged(recent)
-
-    def _limit_rho_step(self) -> None:
-        """With a larger learning rate for rho, let no log sigma change by more than LARGEST_RHO_STEP."""
-        # Adam's steps are limited by its learning rate.
-        if self._rho is None or self.config.rho_lr == 1 or self.config.optimizer != "sgd":
-            return
-        assert self._rho.grad is not None
-        limit = LARGEST_RHO_STEP / self.optimizer.param_groups[-1]["lr"]
-        self._rho.grad.clamp_(-limit, limit)
-
-    def _scale_rates(self) -> None:
-        """Give weights the learning rates that the task wants, by scaling their clipped gradients."""
-        if self._rates:
-            gradients = self.method.gradients()
-            for name in self._rates.keys() & gradients.keys():  # tied weights have one of two names
-                gradients[name].mul_(self._rates[name])
 
     def _averaged(self) -> AbstractContextManager[None]:
         """Inside the block the model holds the weights that predict: the average, if there is one."""
@@ -402,9 +358,8 @@ class Trainer:
         tensors |= {f"state.{name}": ranks.gather(tensor, dim=1) for name, tensor in carried}
         if not ranks.is_first():
             return
-        for index, parameter in enumerate(self.parameters):
-            for name, tensor in self.optimizer.state.get(parameter, {}).items():
-                tensors[f"optimizer.{index}.{name}"] = tensor
+        state = self.update.state_dict()
+        tensors |= {f"optimizer.{name}": tensor for name, tensor in state.items()}
         best_header = None
         if self._best is not None:  # so that damage to the weights' own file can be mended
             best, best_header = self._best
@@ -447,10 +402,7 @@ class Trainer:
                 "began; give the same data, or start a new run."
             )
         self.method.load_state_dict(part("learner.", tensors))
-        for name, tensor in part("optimizer.", tensors).items():
-            index, _, own = name.partition(".")
-            parameter = self.parameters[int(index)]
-            self.optimizer.state[parameter][own] = tensor.to(self.device)
+        self.update.load_state_dict(part("optimizer.", tensors))
         if self.average is not None:
             self.average.load_state_dict(part("average.", tensors))
         self._at = Position.from_header(header["position"])

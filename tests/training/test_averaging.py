@@ -14,8 +14,9 @@ from bayesrnn.tasks.language.config import preset
 from bayesrnn.tasks.language.experiment import EXPERIMENT
 from bayesrnn.tasks.language.trained import open_folder
 from bayesrnn.training.averaging import STEPS_BETWEEN_UPDATES, WeightAverage
-from bayesrnn.training.loop import LARGEST_RHO_STEP, Trainer
+from bayesrnn.training.loop import Trainer
 from bayesrnn.training.run import Run
+from bayesrnn.training.update import LARGEST_RHO_STEP
 
 
 def _after(share: float, path: list[torch.Tensor]) -> WeightAverage:

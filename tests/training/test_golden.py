@@ -8,17 +8,19 @@ from bayesrnn.cli import main
 from bayesrnn.tasks.language.trained import open_language_run
 
 GOLDEN = {
-    "lstm": [27.8672, 12.9470, 8.7833, 6.1118],
-    "bbb": [21.2326, 13.5049, 11.5346, 9.5981],
+    "lstm": [29.8257, 27.7160, 16.5963, 10.8964],
+    "bbb": [25.4413, 13.9769, 9.3262, 7.7957],
 }
-"""Validation perplexity after each epoch. Rounding differs between processors, by far less than 1%."""
+"""Validation perplexity after each epoch, at a learning rate of 0.3. The kernels of several instruction sets
+(ONEDNN_MAX_CPU_ISA, ATEN_CPU_CAPABILITY) give the same within 0.001%; at 1 they differ by up to a quarter."""
 
 
 @pytest.mark.parametrize("method", GOLDEN)
 def test_the_training_curve_is_the_same(method, text_folder, tmp_path, monkeypatch):
     monkeypatch.setenv("BAYESRNN_COMPILE", "0")
     options = (
-        "--hidden 12 --epochs 4 --init-scale 0.3 --batch-size 8 --unroll 10 --seed 3 --average 0"
+        "--hidden 12 --epochs 4 --init-scale 0.3 --batch-size 8 --unroll 10 --seed 3 --average 0 "
+        "--lr 0.3"
     )
     where = ["--data", str(text_folder), "--run", str(tmp_path / "run")]
     main(["train", "--method", method, *options.split(), *where, "--no-tensorboard", "--json"])
@@ -26,4 +28,4 @@ def test_the_training_curve_is_the_same(method, text_folder, tmp_path, monkeypat
         line["valid_perplexity"]
         for line in open_language_run(tmp_path / "run").read_metrics("epoch")
     ]
-    assert curve == pytest.approx(GOLDEN[method], rel=0.01)
+    assert curve == pytest.approx(GOLDEN[method], rel=1e-4)

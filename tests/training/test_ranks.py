@@ -44,7 +44,7 @@ def _trainer(config: LanguageModelConfig, folder: str = "unused") -> Trainer:
 
 
 def _gradients(trainer: Trainer) -> Tensor:
-    return torch.cat([p.grad.flatten() for p in trainer.parameters if p.grad is not None])
+    return torch.cat([gradient.flatten() for gradient in trainer.update.gradients()])
 
 
 def _trained(config: LanguageModelConfig) -> dict[str, Tensor]:
@@ -54,7 +54,7 @@ def _trained(config: LanguageModelConfig) -> dict[str, Tensor]:
         trainer._step()
         if step in (1, STEPS):
             found[f"gradients of step {step}"] = _gradients(trainer)
-    found["weights"] = torch.cat([p.detach().flatten() for p in trainer.parameters])
+    found["weights"] = torch.cat([p.detach().flatten() for p in trainer.update.parameters])
     carried = trainer.task.carried().items()
     found |= {f"state {name}": ranks.gather(tensor, dim=1) for name, tensor in carried}
     found["nats"] = torch.tensor([trainer._at.nats, trainer._at.steps])
@@ -74,10 +74,10 @@ def _noisy_gradients(config: LanguageModelConfig, split: bool = False) -> Tensor
         own = []
         for _ in range(DRAWS):
             trainer.task.begin_epoch(0)
-            trainer.optimizer.zero_grad()
+            trainer.update.optimizer.zero_grad()
             if part is None:
                 trainer._gradients()
-                ranks.sum_(*(p.grad for p in trainer.parameters if p.grad is not None))
+                ranks.sum_(*trainer.update.gradients())
             else:
                 trainer.task.step(trainer.method, 0, part, trainer.random.noise)
             own.append(_gradients(trainer))
