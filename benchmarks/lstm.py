@@ -2,7 +2,8 @@
 
     python benchmarks/lstm.py [--units 200 400 512 650 1500] [--rounds 12]
 
-Two layers, 20 streams, 35 time steps. OMP_NUM_THREADS sets the threads; nothing else should run.
+Two layers, 20 streams, 35 time steps. OMP_NUM_THREADS sets the threads; nothing else should run. Needs a
+processor for which torch has an LSTM in bf16.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import time
 import torch
 from torch import Tensor, nn
 
+from bayesrnn import torch_private
 from bayesrnn.kernels import lstm as own
 from bayesrnn.kernels.precision import multiplying_in
 from bayesrnn.report.table import markdown_table
@@ -26,6 +28,8 @@ def main() -> None:
     parser.add_argument("--units", type=int, nargs="+", default=[200, 400, 512, 650, 1500])
     parser.add_argument("--rounds", type=int, default=12)
     options = parser.parse_args()
+    if not torch_private.has_bf16_lstm():
+        raise SystemExit("torch has no LSTM in bf16 for this processor: nothing to compare.")
     rows = []
     for units in options.units:
         lstm, x = nn.LSTM(units, units, 2), torch.randn(STEPS, STREAMS, units, requires_grad=True)

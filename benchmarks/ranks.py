@@ -68,7 +68,7 @@ def _rank(rank: int, port: int, options: argparse.Namespace) -> None:
             times |= {f"alone {n}": [] for n in alone}
             for turn in range(options.rounds + 1):
                 found = {"together": _seconds(together, options.steps)}
-                grads = [p.grad for p in together.parameters if p.grad is not None]
+                grads = together.update.gradients()
                 ranks.gather(
                     torch.zeros(1)
                 )  # so that the last to come is not counted as the network
@@ -104,7 +104,12 @@ def _row(
     together = words * world / median["together"]
     same_each = words / median[f"alone {streams}"]
     same_all = words * world / median[f"alone {streams * world}"]
-    sent = sum(p.numel() * p.element_size() for p in trainer.parameters) * 2 * (world - 1) / world
+    sent = (
+        sum(p.numel() * p.element_size() for p in trainer.update.parameters)
+        * 2
+        * (world - 1)
+        / world
+    )
     return [
         str(streams),
         f"{1000 * median['together'] / options.steps:.0f}",

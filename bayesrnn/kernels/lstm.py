@@ -14,8 +14,11 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from bayesrnn import torch_private
+
 WIDE = 600
-"""Units from which on this is faster than torch's kernel; with fewer, the many small steps cost more."""
+"""Units from which on this is faster than torch's kernel; with fewer, the many small steps cost more. On
+processors where torch's kernel has no bf16, this computes LSTMs of any width."""
 
 State = tuple[Tensor, Tensor]
 
@@ -114,7 +117,7 @@ def lstm(
 
 
 class WideLSTMs(TorchFunctionMode):
-    """Inside the block, every nn.LSTM that is wide, on a CPU and trained in bf16 is computed by `lstm`.
+    """Inside the block, nn.LSTMs on a CPU trained in bf16 are computed by `lstm`, if wide or not by torch.
 
     Not for models under torch.func or non-reentrant checkpointing, which see another kernel outside.
     """
@@ -129,7 +132,7 @@ class WideLSTMs(TorchFunctionMode):
 
 
 def _suits(x: Tensor, state: Any, weights: Any, biases: bool, layers: int, *rest: Any) -> bool:
-    """Whether these arguments of torch.lstm are of an LSTM that `lstm` computes, and faster."""
+    """Whether these arguments of torch.lstm are of an LSTM that `lstm` computes, and faster, or alone can."""
     if isinstance(state, Tensor):  # packed sequences, which have other arguments
         return False
     _dropout, _training, bidirectional, batch_first = rest
@@ -143,7 +146,7 @@ def _suits(x: Tensor, state: Any, weights: Any, biases: bool, layers: int, *rest
         and not bidirectional
         and not batch_first
         and len(weights) == 4 * layers  # no projections
-        and state[0].shape[-1] >= WIDE
+        and (state[0].shape[-1] >= WIDE or not torch_private.has_bf16_lstm())
     )
 
 

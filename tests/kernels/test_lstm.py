@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_sequence
 from torch.overrides import TorchFunctionMode
 
+from bayesrnn import torch_private
 from bayesrnn.kernels import lstm as own
 from bayesrnn.kernels.precision import multiplying_in
 
@@ -137,6 +138,9 @@ def test_dropout_between_layers(monkeypatch):
         assert torch.equal(lstm(x)[0], second(first(x)[0])[0])
 
 
+OURS = ("wide", "narrow, and torch has none")
+
+
 class _LeftToTorch(Exception):
     pass
 
@@ -155,6 +159,7 @@ class _Torch(TorchFunctionMode):
     [
         ("wide", {}),
         ("narrow", {}),
+        ("narrow, and torch has none", {}),
         ("float32", {}),
         ("float64 weights", {"dtype": torch.float64}),
         ("not trained", {}),
@@ -166,11 +171,12 @@ class _Torch(TorchFunctionMode):
     ],
 )
 def test_what_it_does_not_compute_is_left_to_torch(monkeypatch, case, options):
-    monkeypatch.setattr(own, "WIDE", 17 if case == "narrow" else 16)
+    monkeypatch.setattr(own, "WIDE", 17 if case.startswith("narrow") else 16)
+    monkeypatch.setattr(torch_private, "has_bf16_lstm", lambda: "torch has none" not in case)
     lstm, x = nn.LSTM(16, 16, **options), torch.randn(3, 3, 16, dtype=options.get("dtype"))
     given = pack_sequence([x[0], x[1]]) if case == "packed" else x
     with (
-        nullcontext() if case == "wide" else pytest.raises(_LeftToTorch),
+        nullcontext() if case in OURS else pytest.raises(_LeftToTorch),
         torch.no_grad() if case == "not trained" else nullcontext(),
         _Torch(),
         multiplying_in("float32" if case == "float32" else "bf16", CPU),

@@ -10,12 +10,9 @@ from torch import nn
 
 from bayesrnn.cli import main
 from bayesrnn.storage import load_tensors
-from bayesrnn.tasks.language.config import preset
-from bayesrnn.tasks.language.experiment import EXPERIMENT
 from bayesrnn.tasks.language.trained import open_folder
 from bayesrnn.training.averaging import STEPS_BETWEEN_UPDATES, WeightAverage
 from bayesrnn.training.loop import Trainer
-from bayesrnn.training.run import Run
 from bayesrnn.training.update import LARGEST_RHO_STEP
 
 
@@ -63,15 +60,8 @@ def test_the_weights_come_back_after_an_error(path):
     assert torch.equal(average.parameters[0].detach(), path[-1])
 
 
-def _trainer(text_folder, folder, method: str, **changes) -> Trainer:
-    small = {"hidden": 8, "batch_size": 8, "unroll": 10, "epochs": 1, "data": str(text_folder)}
-    config = preset("tiny", method, **{**small, **changes})
-    ready = EXPERIMENT.prepare(config, None)
-    return Trainer(Run.create(folder, config, ready.files), ready.task, ready.method)
-
-
-def test_what_is_measured_and_kept_is_the_average(text_folder, tmp_path):
-    trainer = _trainer(text_folder, tmp_path / "run", "lstm", average=0.5)
+def test_what_is_measured_and_kept_is_the_average(new_trainer, tmp_path):
+    trainer = new_trainer("run", "lstm", average=0.5)
     for _ in trainer.run():
         pass
     assert trainer.average is not None
@@ -88,8 +78,8 @@ def test_what_is_measured_and_kept_is_the_average(text_folder, tmp_path):
     assert line["valid_perplexity"] == valid["valid_perplexity"]
 
 
-def test_an_epoch_of_few_steps_is_averaged_too(text_folder, tmp_path):
-    trainer = _trainer(text_folder, tmp_path / "run", "lstm", average=0.1, unroll=300, epochs=2)
+def test_an_epoch_of_few_steps_is_averaged_too(new_trainer):
+    trainer = new_trainer("run", "lstm", average=0.1, unroll=300, epochs=2)
     assert len(trainer.task) < STEPS_BETWEEN_UPDATES
     for _ in trainer.run():
         pass
@@ -97,9 +87,8 @@ def test_an_epoch_of_few_steps_is_averaged_too(text_folder, tmp_path):
     assert first["valid_perplexity"] != second["valid_perplexity"]
 
 
-def _movement_of_rho(text_folder, folder, rho_lr: float) -> tuple[float, float]:
+def _movement_of_rho(trainer: Trainer) -> tuple[float, float]:
     """The mean change of rho over several steps, and its largest change in a single step."""
-    trainer = _trainer(text_folder, folder, "bbb", rho_lr=rho_lr)
     rho = trainer.method.rho()
     assert rho is not None
     begin = before = rho.detach().clone()
@@ -111,9 +100,9 @@ def _movement_of_rho(text_folder, folder, rho_lr: float) -> tuple[float, float]:
     return (before - begin).abs().mean().item(), largest
 
 
-def test_rho_moves_faster_but_in_limited_steps(text_folder, tmp_path):
-    plain, _ = _movement_of_rho(text_folder, tmp_path / "1", 1.0)
-    faster, largest = _movement_of_rho(text_folder, tmp_path / "1e4", 1e4)
+def test_rho_moves_faster_but_in_limited_steps(new_trainer):
+    plain, _ = _movement_of_rho(new_trainer("1", "bbb", rho_lr=1.0))
+    faster, largest = _movement_of_rho(new_trainer("1e4", "bbb", rho_lr=1e4))
     assert faster > 10 * plain
     assert largest == pytest.approx(LARGEST_RHO_STEP, rel=1e-3)  # reached, and not exceeded
 

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from bayesrnn.cli import main
-from bayesrnn.tasks.language.config import preset
 from bayesrnn.tasks.language.experiment import EXPERIMENT
 from bayesrnn.tasks.language.task import rates_of_words
 from bayesrnn.tasks.language.trained import open_language_run
@@ -22,16 +21,8 @@ def test_a_word_learns_faster_by_a_power_of_its_rarity():
     assert rates_of_words(tokens, 4, power=0.0) == {}
 
 
-def _trainer(text_folder, folder, method: str, **changes) -> Trainer:
-    small = {"hidden": 8, "batch_size": 8, "unroll": 10, "epochs": 1, "data": str(text_folder)}
-    config = preset("tiny", method, **{**small, **changes})
-    ready = EXPERIMENT.prepare(config, None)
-    return Trainer(Run.create(folder, config, ready.files), ready.task, ready.method)
-
-
-def _first_step(text_folder, folder, method: str, **changes) -> dict[str, torch.Tensor]:
+def _first_step(trainer: Trainer) -> dict[str, torch.Tensor]:
     """How far the first step moves each weight."""
-    trainer = _trainer(text_folder, folder, method, **changes)
     before = {name: w.detach().clone() for name, w in trainer.method.weights().items()}
     for _ in trainer.run():
         trainer.stop = True
@@ -40,11 +31,10 @@ def _first_step(text_folder, folder, method: str, **changes) -> dict[str, torch.
 
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("method", ["lstm", "dropout", "bbb", "sharpened"])
-def test_a_step_moves_the_rows_of_words_by_their_rates(text_folder, tmp_path, method, tied):
-    even = _first_step(text_folder, tmp_path / "even", method, tied=tied)
-    uneven = _first_step(text_folder, tmp_path / "uneven", method, tied=tied, rare_words=0.5)
-    task = _trainer(text_folder, tmp_path / "rates", method, rare_words=0.5).task
-    rates = task.rates()
+def test_a_step_moves_the_rows_of_words_by_their_rates(new_trainer, method, tied):
+    even = _first_step(new_trainer("even", method, tied=tied))
+    trainer = new_trainer("uneven", method, tied=tied, rare_words=0.5)
+    uneven, rates = _first_step(trainer), trainer.task.rates()
     assert len(rates["out.weight"].unique()) > 10
     for name, moved in even.items():
         # Weights are stored in float32, so a small step from a large weight is rounded.
