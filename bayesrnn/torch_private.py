@@ -10,7 +10,6 @@ from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor, nn
 
 
@@ -71,15 +70,6 @@ class _Following:
             apply = partial(follower.follow, fn, apply)
         apply()
         return self.model
-
-
-def has_bf16_lstm() -> bool:
-    """Whether torch's kernel for nn.LSTM on a CPU computes in bf16 under autocast.
-
-    It is oneDNN's, which needs AVX-512 or newer and fails without; torch does not ask before it calls it.
-    """
-    onednn = torch.backends.mkldnn.is_available()
-    return not onednn or torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 def compiler_settings() -> AbstractContextManager[Any]:

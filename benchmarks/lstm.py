@@ -15,7 +15,6 @@ import time
 import torch
 from torch import Tensor, nn
 
-from bayesrnn import torch_private
 from bayesrnn.kernels import lstm as own
 from bayesrnn.kernels.precision import multiplying_in
 from bayesrnn.report.table import markdown_table
@@ -28,7 +27,7 @@ def main() -> None:
     parser.add_argument("--units", type=int, nargs="+", default=[200, 400, 512, 650, 1500])
     parser.add_argument("--rounds", type=int, default=12)
     options = parser.parse_args()
-    if not torch_private.has_bf16_lstm():
+    if not own.torch_computes_bf16():
         raise SystemExit("torch has no LSTM in bf16 for this processor: nothing to compare.")
     rows = []
     for units in options.units:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from bayesrnn import torch_private
 from bayesrnn.cli import main
+from bayesrnn.kernels import lstm
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
@@ -21,9 +21,11 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
     [
         ("training_step.py", "--hidden 8 --steps 1", "| 8 | sharpened |"),
         pytest.param(
-            *("lstm.py", "--units 4 --rounds 1", "| 4 |"),
+            "lstm.py",
+            "--units 4 --rounds 1",
+            "| 4 |",
             marks=pytest.mark.skipif(
-                not torch_private.has_bf16_lstm(), reason="torch has no LSTM in bf16 here"
+                not lstm.torch_computes_bf16(), reason="torch has no LSTM in bf16 here"
             ),
         ),
         ("kl_gradient.py", "--weights 1000", "| 0.75 | -2 | -8 |"),

@@ -117,13 +117,3 @@ def test_hooks_of_a_parameter_are_seen():
         assert has_hooks(parameter)
         handle.remove()
         assert not has_hooks(parameter)
-
-
-def test_torch_has_an_lstm_in_bf16_where_it_is_said_to():
-    lstm, x = nn.LSTM(4, 4), torch.randn(3, 2, 4)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        if torch_private.has_bf16_lstm():
-            assert lstm(x)[0].dtype == torch.bfloat16
-        else:
-            with pytest.raises(RuntimeError, match="could not create a primitive"):
-                lstm(x)

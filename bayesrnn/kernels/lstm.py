@@ -7,6 +7,7 @@ float32. `layer` is the definition of what is computed.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -14,11 +15,9 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from bayesrnn import torch_private
-
 WIDE = 600
 """Units from which on this is faster than torch's kernel; with fewer, the many small steps cost more. On
-processors where torch's kernel has no bf16, this computes LSTMs of any width."""
+processors for which torch has no kernel in bf16, this computes LSTMs of any width."""
 
 State = tuple[Tensor, Tensor]
 
@@ -117,7 +116,7 @@ def lstm(
 
 
 class WideLSTMs(TorchFunctionMode):
-    """Inside the block, nn.LSTMs on a CPU trained in bf16 are computed by `lstm`, if wide or not by torch.
+    """Inside the block, nn.LSTMs trained in bf16 on a CPU are computed by `lstm`, if wide or if torch cannot.
 
     Not for models under torch.func or non-reentrant checkpointing, which see another kernel outside.
     """
@@ -132,7 +131,7 @@ class WideLSTMs(TorchFunctionMode):
 
 
 def _suits(x: Tensor, state: Any, weights: Any, biases: bool, layers: int, *rest: Any) -> bool:
-    """Whether these arguments of torch.lstm are of an LSTM that `lstm` computes, and faster, or alone can."""
+    """Whether these are arguments of an LSTM that `lstm` computes faster than torch, or that torch cannot."""
     if isinstance(state, Tensor):  # packed sequences, which have other arguments
         return False
     _dropout, _training, bidirectional, batch_first = rest
@@ -146,8 +145,23 @@ def _suits(x: Tensor, state: Any, weights: Any, biases: bool, layers: int, *rest
         and not bidirectional
         and not batch_first
         and len(weights) == 4 * layers  # no projections
-        and (state[0].shape[-1] >= WIDE or not torch_private.has_bf16_lstm())
+        and (state[0].shape[-1] >= WIDE or not torch_computes_bf16())
     )
+
+
+@cache
+def torch_computes_bf16() -> bool:
+    """Whether torch can train an LSTM in bf16 on this CPU; without AVX-512 it fails. Found by trying."""
+    zeros = torch.zeros(4, 1, requires_grad=True)
+    weights, state = [zeros, zeros, zeros[:, 0], zeros[:, 0]], [torch.zeros(1, 1, 1)] * 2
+    try:
+        with torch.autocast("cpu", torch.bfloat16), torch.enable_grad():
+            x = torch.zeros(1, 1, 1)
+            output, *_ = torch.lstm(x, state, weights, True, 1, 0.0, True, False, False)
+        output.float().sum().backward()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _differentiable_gradient(

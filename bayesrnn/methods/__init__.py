@@ -44,7 +44,8 @@ register(
 )
 register(
     MethodSpec(
-        *("sgld", "bayesrnn.methods.sgld"),
+        "sgld",
+        "bayesrnn.methods.sgld",
         tasks=("language",),
         averages_weights=False,
         one_rate=True,  # the noise that it adds is that of its learning rate

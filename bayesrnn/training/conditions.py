@@ -7,18 +7,21 @@ from typing import Any
 import torch
 
 from bayesrnn import ranks
-from bayesrnn.kernels import one_pass
+from bayesrnn.kernels import lstm, one_pass
 
 
-def conditions(device: torch.device) -> dict[str, Any]:
+def conditions(device: torch.device, precision: str) -> dict[str, Any]:
     """The conditions under which this process trains."""
-    return {
+    found = {
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "compiled": one_pass.enabled,
         "device": device.type,
         "ranks": ranks.world(),
     }
+    if precision == "bf16" and device.type == "cpu":
+        found["bf16 in torch's LSTM"] = lstm.torch_computes_bf16()
+    return found
 
 
 def changed(before: Any, now: dict[str, Any]) -> list[str]:

@@ -115,7 +115,7 @@ class Trainer:
 
     def run(self) -> Iterator[Progress]:
         """Train, yielding after each step, until done, stopped or out of patience."""
-        ranks.check_same(conditions(self.device), "torch, threads or devices")
+        ranks.check_same(self._conditions(), "torch, threads or devices")
         processes.check_equal(
             **{f"parameters {n}": p for n, p in enumerate(self.update.parameters)}
         )
@@ -180,7 +180,7 @@ class Trainer:
             self.task.begin_epoch(at.epoch)
             method.model.train()
         lr = self.config.learning_rate(at.epoch)
-        self.update.optimizer.zero_grad()
+        self.update.zero_grad()
         done = self._gradients()
         ranks.sum_(*self.update.gradients())
         gradient_norm = self.update.gradient_norm()
@@ -324,6 +324,9 @@ class Trainer:
             self._best = tensors, {**method.header(), "epoch": at.epoch}
             self.run_folder.save_weights(*self._best)
 
+    def _conditions(self) -> dict[str, Any]:
+        return conditions(self.device, self.config.precision)
+
     def _kl(self) -> float | None:
         kl = self.method.kl()
         self._kl_per_item = None if kl is None else kl / self.task.items
@@ -372,7 +375,7 @@ class Trainer:
             "metrics_size": metrics_size,
             "metrics_sha256": metrics_sha256,
             "train_size": self.task.size,
-            "machine": conditions(self.device),
+            "machine": self._conditions(),
         }
         self.run_folder.save_checkpoint(tensors, header)
 
@@ -414,7 +417,7 @@ class Trainer:
         self.task.carry(part("state.", tensors))
         if isinstance(header.get("best"), dict):
             self._best = part("best.", tensors), header["best"]
-        notes += changed(before, conditions(self.device))
+        notes += changed(before, self._conditions())
         if ranks.is_first():
             notes += self._restore_weights()
             self.run_folder.metrics.truncate(header["metrics_size"])

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from bayesrnn import methods
 from bayesrnn.gradients import total_norm
 from bayesrnn.methods import Method
 from bayesrnn.training.settings import Settings
@@ -16,7 +17,7 @@ LARGEST_RHO_STEP = 0.1
 
 
 class Update:
-    """Steps of the optimiser over all that a method trains; `parameters` has it in order."""
+    """Steps of the optimiser over all that a method trains: `parameters`, in the order of checkpoints."""
 
     def __init__(self, method: Method, config: Settings, rates: Mapping[str, Tensor]) -> None:
         """`rates` are factors on the learning rate, by the name of a weight (`Task.rates`)."""
@@ -31,7 +32,16 @@ class Update:
         kinds = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
         # Fused: one pass over each parameter instead of one per operation.
         self.optimizer = kinds[config.optimizer](groups, lr=config.lr, fused=True)
+        if rates and (config.optimizer != "sgd" or methods.method(config.method).one_rate):
+            raise ValueError(
+                f"{config.method} with --optimizer {config.optimizer} has one learning rate for all weights."
+            )
+        if rates and not rates.keys() & method.weights().keys():
+            raise ValueError(f"no weight is called {' or '.join(rates)}.")
         self._rates = {name: rate.to(self.device) for name, rate in rates.items()}
+
+    def zero_grad(self) -> None:
+        self.optimizer.zero_grad()
 
     def gradients(self) -> list[Tensor]:
         """The gradients there are."""

@@ -237,11 +237,8 @@ class FlatWeights:
         """The gradients of these, by name: views into that of mu, and those of the ordinary parameters."""
         mu, flat = self.flat["mu"], {id(parameter) for parameter in self.flat.values()}
         assert mu.grad is not None
-        bound = zip(self.layout, self.layout.split(mu.grad), strict=True)
         ordinary = {n: p.grad for n, p in self.model.named_parameters() if id(p) not in flat}
-        return {slot.name: g for slot, g in bound} | {
-            name: g for name, g in ordinary.items() if g is not None
-        }
+        return self.named(mu.grad) | {n: g for n, g in ordinary.items() if g is not None}
 
     @property
     def at_rest(self) -> bool:

@@ -130,7 +130,7 @@ def _rounded(value, within=1e-5):
         # An AUROC counts pairs of 30 and 30 windows: rounding may decide two pairs that are almost equal.
         steps = {"auroc": 2.1 / 900}
         return {key: _rounded(item, steps.get(key, within)) for key, item in value.items()}
-    return [_rounded(item) for item in value] if isinstance(value, list) else value
+    return [_rounded(item, within) for item in value] if isinstance(value, list) else value
 
 
 def test_resumed_by_one_process_it_says_so_and_goes_on(by_two, tmp_path, capsys):

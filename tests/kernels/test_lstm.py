@@ -12,7 +12,6 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_sequence
 from torch.overrides import TorchFunctionMode
 
-from bayesrnn import torch_private
 from bayesrnn.kernels import lstm as own
 from bayesrnn.kernels.precision import multiplying_in
 
@@ -172,7 +171,7 @@ class _Torch(TorchFunctionMode):
 )
 def test_what_it_does_not_compute_is_left_to_torch(monkeypatch, case, options):
     monkeypatch.setattr(own, "WIDE", 17 if case.startswith("narrow") else 16)
-    monkeypatch.setattr(torch_private, "has_bf16_lstm", lambda: "torch has none" not in case)
+    monkeypatch.setattr(own, "torch_computes_bf16", lambda: "torch has none" not in case)
     lstm, x = nn.LSTM(16, 16, **options), torch.randn(3, 3, 16, dtype=options.get("dtype"))
     given = pack_sequence([x[0], x[1]]) if case == "packed" else x
     with (
@@ -182,3 +181,16 @@ def test_what_it_does_not_compute_is_left_to_torch(monkeypatch, case, options):
         multiplying_in("float32" if case == "float32" else "bf16", CPU),
     ):
         lstm(given)
+
+
+def test_a_narrow_lstm_trains_in_bf16_on_every_processor():
+    gradients = _gradients(nn.LSTM(4, 4), torch.randn(3, 2, 4), "bf16")
+    assert all(gradient.abs().sum() > 0 for gradient in gradients)
+
+
+def test_torch_cannot_if_it_fails(monkeypatch):
+    def fails(*args):
+        raise RuntimeError("could not create a primitive descriptor")
+
+    monkeypatch.setattr(torch, "lstm", fails)
+    assert not own.torch_computes_bf16.__wrapped__()

@@ -11,6 +11,7 @@ from bayesrnn.tasks.language.task import rates_of_words
 from bayesrnn.tasks.language.trained import open_language_run
 from bayesrnn.training.loop import Trainer
 from bayesrnn.training.run import Run
+from bayesrnn.training.update import Update
 
 
 def test_a_word_learns_faster_by_a_power_of_its_rarity():
@@ -30,7 +31,7 @@ def _first_step(trainer: Trainer) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("method", ["lstm", "dropout", "bbb", "sharpened"])
+@pytest.mark.parametrize("method", ["lstm", "dropout", "variational-dropout", "bbb", "sharpened"])
 def test_a_step_moves_the_rows_of_words_by_their_rates(new_trainer, method, tied):
     even = _first_step(new_trainer("even", method, tied=tied))
     trainer = new_trainer("uneven", method, tied=tied, rare_words=0.5)
@@ -41,6 +42,14 @@ def test_a_step_moves_the_rows_of_words_by_their_rates(new_trainer, method, tied
         torch.testing.assert_close(
             uneven[name], moved * rates.get(name, torch.ones(())), rtol=1e-4, atol=1e-6
         )
+
+
+def test_rates_that_would_have_no_effect_are_refused(new_trainer):
+    lstm, adam = new_trainer("lstm", "lstm"), new_trainer("adam", "lstm", optimizer="adam")
+    with pytest.raises(ValueError, match="no weight is called embedding"):
+        Update(lstm.method, lstm.config, {"embedding": torch.ones(1)})
+    with pytest.raises(ValueError, match="lstm with --optimizer adam has one learning rate"):
+        Update(adam.method, adam.config, {"embedding.weight": torch.ones(1)})
 
 
 def test_a_run_with_rates_resumes_bit_for_bit_and_only_with_them(text_folder, tmp_path, capsys):

@@ -43,8 +43,8 @@ class LanguageModelConfig(Settings):
 
     # The optimisation
     rare_words: float = 0.0
-    """Power of a word's rarity in its learning rate, which is --lr x (count of the commonest word / its
-    count) ** RARE_WORDS for its rows of the embedding and the softmax; 0 for one rate."""
+    """Larger learning rates for rare words, in the embedding and the softmax: --lr x (count of the commonest
+    word / count of the word) to this power; 0 for one rate."""
 
     # SGLD
     sgld_prior_sigma: float = 1.0

@@ -12,6 +12,7 @@ from torch import Generator, Tensor
 
 from bayesrnn import devices, init, methods
 from bayesrnn.data.cuts import Cuts, detach
+from bayesrnn.data.mapped import was_read
 from bayesrnn.kernels import precision
 from bayesrnn.methods import Method
 from bayesrnn.tasks.language.config import LanguageModelConfig
@@ -56,14 +57,16 @@ def common_name(name: str) -> str:
 def rates_of_words(tokens: Tensor, vocabulary: int, *, power: float) -> dict[str, Tensor]:
     """(count of the commonest word / count of a word) ** power, for its rows in embedding and softmax.
 
-    A rare word's rows are seldom seen, with one rate they learn slowly; power 1/2 is the rule of
-    frequency-aware SGD (Li et al., 2022).
+    A rare word is seldom read or predicted; with one rate for all, its rows learn slowly. A power of 1/2 is
+    the rule of frequency-aware SGD (Li et al., 2022). A word that never occurs has the rate of one that
+    occurs once.
     """
     if power == 0:
         return {}
-    counts = torch.zeros(vocabulary)
-    for part in tokens.split(2**20):  # a long text is mapped into memory, and never read whole
+    counts = torch.zeros(vocabulary, dtype=torch.int64)
+    for part in tokens.split(2**20):  # so that a long text need not fit into memory
         counts += torch.bincount(part, minlength=vocabulary)
+        was_read(tokens, len(part))
     rates = (counts.max() / counts.clamp_min(1)).pow(power)[:, None]  # (V, 1)
     return {"embedding.weight": rates, "out.weight": rates}
 
