@@ -71,7 +71,7 @@ def test_a_run_with_rates_resumes_bit_for_bit_and_only_with_them(text_folder, tm
     assert "--rare-words 0.5 cannot be changed with --resume (the run began with 0.25)" in said
     assert "rare_words = 1.5 must lie between 0 and 1." in said
     assert "rare_words = 0.25 must be 0 for sgld, whose weights all have one learning rate." in said
-    assert "rare_words = 0.25 needs --optimizer sgd." in said
+    assert "rare_words = 0.25 must be 0 for --optimizer adam." in said
     assert not (tmp_path / "new").exists()
     main(["train", "--resume", "--no-tensorboard", "--json", "--run", str(tmp_path / "parts")])
     for name in ("metrics.jsonl", "weights.safetensors", "checkpoint.safetensors"):

@@ -88,7 +88,7 @@ class LanguageModelConfig(Settings):
         rule = f"must be 0 for {self.method}, whose weights all have one learning rate"
         check("rare_words", self.rare_words, uniform or not one_rate, rule)
         sgd = self.optimizer == "sgd"
-        check("rare_words", self.rare_words, uniform or sgd, "needs --optimizer sgd")
+        check("rare_words", self.rare_words, uniform or sgd, "must be 0 for --optimizer adam")
 
     def least_weights(self, folder: Path) -> int:
         recurrent = self.layers * (8 * self.hidden**2 + 8 * self.hidden)
