@@ -226,9 +226,8 @@ def test_the_trial_of_a_dead_worker_goes_on_where_it_was(space_of, place, tmp_pa
     study, heard = joined(space, place), Heard()
     slots = Worker(study, tmp_path / "sweep", 1.0, heard).run()
     assert {slot.state for slot in slots} == {"complete"}
-    *waited, last = (
-        heard.lines
-    )  # a slow machine does not wait: the second is over before the other trials
+    # On a slow machine the second is over before the other trials are, and nobody waits.
+    *waited, last = heard.lines
     assert [line.partition(";")[0] for line in waited] in (["nothing left to begin"], [])
     assert last == "the worker of trial 0 is dead"
     assert tries(study)[:2] == [(0, 0, "FAIL", 0), (0, 1, "COMPLETE", 1)]
