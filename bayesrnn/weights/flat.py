@@ -290,15 +290,14 @@ class FlatWeights:
         """One tensor for each weight as a vector of mu's dtype; a missing one is zeros. None if all are."""
         if all(tensor is None for tensor in tensors):
             return None
-        like = self.flat["mu"].detach()
-        parts = []
-        for size, tensor in zip(self.layout.sizes, tensors, strict=True):
+        flat = torch.empty_like(self.flat["mu"])
+        for slot, tensor in zip(self.layout, tensors, strict=True):
             if tensor is None:
-                parts.append(like.new_zeros(size))
-            else:
+                flat[slot.span] = 0
+            else:  # unlike torch.cat, copy_ uses all threads
                 dense = tensor.to_dense() if tensor.is_sparse else tensor
-                parts.append(dense.detach().reshape(-1))
-        return torch.cat(parts).to(like.dtype)
+                flat[slot.span].view(slot.shape).copy_(dense)
+        return flat
 
     def names(self) -> list[list[str]]:
         """Every name of each weight in the model's state_dict, also in modules that stand twice."""
