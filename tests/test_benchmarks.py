@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import runpy
 import subprocess
@@ -67,3 +68,43 @@ def test_the_benchmark_of_ranks_prints_its_table():
         if done.returncode == 0:
             break
     assert "2 ranks, words/s" in done.stdout, done.stderr
+
+
+def test_learning_curves_outlive_their_run(trained, tmp_path, monkeypatch, capsys):
+    def curves(*arguments: object) -> str:
+        monkeypatch.setattr(sys, "argv", ["curves.py", *map(str, arguments)])
+        runpy.run_path(str(BENCHMARKS / "curves.py"), run_name="__main__")
+        return capsys.readouterr().out
+
+    run, table, picture = trained("bbb"), tmp_path / "curves.csv", tmp_path / "curves.png"
+    epochs = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    epochs = [line for line in epochs if line["kind"] == "epoch"]
+    assert "first, " in curves(table, "--add", "first", run)
+    curves(table, "--add", "second, with a comma", run)
+    curves(table, "--add", "first", run)  # takes the place of what was recorded
+    header, *rows = csv.reader(table.read_text().splitlines())
+    assert header == ["run", "epoch", "validation", "training"]
+    assert [row[0] for row in rows] == ["first"] * len(epochs) + ["second, with a comma"] * len(
+        epochs
+    )
+    for row, line in zip(rows, 2 * epochs, strict=True):
+        assert int(row[1]) == line["epoch"]
+        assert float(row[2]) == pytest.approx(line["valid_perplexity"], rel=1e-5)
+        assert float(row[3]) == pytest.approx(line["train_perplexity"], rel=1e-5)
+    assert f"wrote {picture}" in curves(table, "--out", picture)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_wrong_input_to_the_learning_curves_is_one_line(tmp_path, monkeypatch, capsys):
+    other = tmp_path / "other.csv"
+    other.write_text("a,b\n1,2\n")
+    for arguments, message in [
+        ([other], "the columns must be"),
+        ([tmp_path / "none.csv"], "none.csv"),
+        ([tmp_path / "new.csv", "--add", "name", tmp_path / "no-run"], "no-run"),
+    ]:
+        monkeypatch.setattr(sys, "argv", ["curves.py", *map(str, arguments)])
+        with pytest.raises(SystemExit, match="2"):
+            runpy.run_path(str(BENCHMARKS / "curves.py"), run_name="__main__")
+        assert message in capsys.readouterr().err.splitlines()[-1]
+    assert sorted(tmp_path.iterdir()) == [other]

@@ -9,6 +9,7 @@ file the background is white; in a page, axes and text take the page's text colo
 from __future__ import annotations
 
 import io
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
@@ -177,7 +178,8 @@ def plain_log_ticks(axis: Any) -> None:
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
     low, high = sorted(axis.get_view_interval())
-    narrow = low > 0 and high / low < 100
-    axis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7) if narrow else (1,)))
+    ratio = high / low if low > 0 else math.inf
+    subs = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9) if ratio < 5 else (1, 1.5, 2, 3, 5, 7)
+    axis.set_major_locator(LogLocator(subs=subs if ratio < 100 else (1,)))
     axis.set_major_formatter(StrMethodFormatter("{x:g}"))
     axis.set_minor_formatter(NullFormatter())
