@@ -305,7 +305,7 @@ def test_published_hyper_parameters():
     assert bayes.log_sigma1 in (0, -1, -2)
     assert bayes.log_sigma2 in (-6, -7, -8)
     # Its schedule is that of the run in docs/results.md, not the paper's.
-    assert bayes.epochs == 20
+    assert bayes.epochs == 15
     assert [round(bayes.learning_rate(e), 3) for e in (6, 7, 8)] == [1, 0.82, 0.672]
 
 
