@@ -68,11 +68,11 @@ def main() -> None:
             curves[name] = epochs_of(Path(folder))
             write(curves, options.table)
             print(f"wrote {options.table}: {name}, {len(curves[name])} epochs")
+        if options.out:
+            figure = learning_curves(curves, valid="validation", label="validation perplexity")
+            print(f"wrote {save(figure, options.out)}")
     except (OSError, ValueError) as error:
         parser.error(str(error))
-    if options.out:
-        figure = learning_curves(curves, valid="validation", label="validation perplexity")
-        print(f"wrote {save(figure, options.out)}")
 
 
 if __name__ == "__main__":

@@ -102,6 +102,7 @@ def test_wrong_input_to_the_learning_curves_is_one_line(tmp_path, monkeypatch, c
         ([other], "the columns must be"),
         ([tmp_path / "none.csv"], "none.csv"),
         ([tmp_path / "new.csv", "--add", "name", tmp_path / "no-run"], "no-run"),
+        ([BENCHMARKS.parent / "docs/curves.csv", "--out", tmp_path / "no/a.png"], "no such folder"),
     ]:
         monkeypatch.setattr(sys, "argv", ["curves.py", *map(str, arguments)])
         with pytest.raises(SystemExit, match="2"):
