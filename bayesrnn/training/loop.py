@@ -22,15 +22,13 @@ from bayesrnn import ranks
 from bayesrnn.devices import rng_state, set_rng_state
 from bayesrnn.kernels import one_pass
 from bayesrnn.methods import Method
-from bayesrnn.storage import digest, load_tensors
 from bayesrnn.training import Diverged
 from bayesrnn.training.averaging import STEPS_BETWEEN_UPDATES, WeightAverage
-from bayesrnn.training.binding import check_binding
-from bayesrnn.training.checkpoint import FORMAT, Position, part, read_checkpoint
-from bayesrnn.training.conditions import changed, conditions
+from bayesrnn.training.checkpoint import Position
 from bayesrnn.training.experiment import Minibatch, Part, Task
 from bayesrnn.training.randomness import Randomness
 from bayesrnn.training.run import Run
+from bayesrnn.training.state import TrainingState
 from bayesrnn.training.update import Update
 from bayesrnn.weights import processes
 
@@ -76,8 +74,7 @@ class Trainer:
             method.share_noise()
         self.checkpoint_seconds = 60 * checkpoint_minutes
         self.stop: int = 0
-        self._at = Position(task.goal.worst)
-        self._best: tuple[dict[str, Tensor], dict[str, Any]] | None = None
+        self.state = TrainingState(run, task, method, self.update, self.average, self.random)
         self._measured: list[dict[str, Any]] = []
         self._unread: list[tuple[Minibatch, Tensor]] = []
         self._timed_items = 0
@@ -113,9 +110,22 @@ class Trainer:
         """The best value of the goal and its epoch, counted from 1."""
         return self._at.best, self._at.best_epoch
 
+    @property
+    def _at(self) -> Position:
+        return self.state.at
+
+    def resume(self) -> list[str]:
+        """Restore the run's last checkpoint; returns what the user should know of it, one line each."""
+        return self.state.resume()
+
+    def save_checkpoint(self) -> None:
+        """Write the whole state of training; if that fails, the previous checkpoint remains."""
+        self._read()
+        self.state.save()
+
     def run(self) -> Iterator[Progress]:
         """Train, yielding after each step, until done, stopped or out of patience."""
-        ranks.check_same(self._conditions(), "torch, threads or devices")
+        ranks.check_same(self.state.conditions(), "torch, threads or devices")
         processes.check_equal(
             **{f"parameters {n}": p for n, p in enumerate(self.update.parameters)}
         )
@@ -316,16 +326,7 @@ class Trainer:
         reached = valid[task.goal.metric]
         if task.goal.better(reached, than=at.best):
             at.best, at.best_epoch = reached, at.epoch
-            if not ranks.is_first():
-                return
-            tensors = {
-                name: tensor.detach().clone() for name, tensor in method.state_dict().items()
-            }
-            self._best = tensors, {**method.header(), "epoch": at.epoch}
-            self.run_folder.save_weights(*self._best)
-
-    def _conditions(self) -> dict[str, Any]:
-        return conditions(self.device, self.config.precision)
+            self.state.save_best()
 
     def _kl(self) -> float | None:
         kl = self.method.kl()
@@ -344,120 +345,6 @@ class Trainer:
             f"(the limit is {task.hopeless:.3g}). The last good checkpoint is kept in "
             f"{self.run_folder.folder}; start a new run with a lower --lr."
         )
-
-    # ------------------------------------------------------------------ checkpoints
-
-    def save_checkpoint(self) -> None:
-        """Write the whole state of training; if that fails, the previous checkpoint remains."""
-        self._read()
-        tensors: dict[str, Tensor] = {
-            **self.random.states(),
-            **{f"learner.{name}": tensor for name, tensor in self.method.state_dict().items()},
-        }
-        if self.average is not None:
-            state = self.average.state_dict()
-            tensors |= {f"average.{name}": tensor for name, tensor in state.items()}
-        carried = self.task.carried().items()
-        tensors |= {f"state.{name}": ranks.gather(tensor, dim=1) for name, tensor in carried}
-        if not ranks.is_first():
-            return
-        state = self.update.state_dict()
-        tensors |= {f"optimizer.{name}": tensor for name, tensor in state.items()}
-        best_header = None
-        if self._best is not None:  # so that damage to the weights' own file can be mended
-            best, best_header = self._best
-            tensors |= {f"best.{name}": tensor for name, tensor in best.items()}
-        metrics_size, metrics_sha256 = self.run_folder.metrics.sync()
-        header = {
-            "format": FORMAT,
-            "position": self._at.to_header(),
-            "best": best_header,
-            "metrics_size": metrics_size,
-            "metrics_sha256": metrics_sha256,
-            "train_size": self.task.size,
-            "machine": self._conditions(),
-        }
-        self.run_folder.save_checkpoint(tensors, header)
-
-    def resume(self) -> list[str]:
-        """Restore the run's last checkpoint; returns what the user should know of it, one line each.
-
-        A run that was stopped before its first checkpoint begins anew.
-        """
-        found = ranks.agree(lambda: read_checkpoint(self.run_folder) if ranks.is_first() else None)
-        tensors, said = ranks.broadcast(
-            found.tensors if found else {},
-            json.dumps(found and {"header": found.header, "notes": found.notes}),
-        )
-        read = json.loads(said)
-        if read is None:
-            if self.config.start:  # whose weights only the first checkpoint would have
-                raise ValueError(
-                    f"{self.run_folder.folder} was stopped before its first checkpoint; remove it, and begin "
-                    f"again with --from {self.config.start}."
-                )
-            return []
-        header, notes = read["header"], list(read["notes"])
-        size = header.get("train_size", header.get("train_tokens"))
-        if size != self.task.size:
-            raise ValueError(
-                f"the training data have {self.task.size} {self.task.item}s, and had {size} when the run "
-                "began; give the same data, or start a new run."
-            )
-        self.method.load_state_dict(part("learner.", tensors))
-        self.update.load_state_dict(part("optimizer.", tensors))
-        if self.average is not None:
-            self.average.load_state_dict(part("average.", tensors))
-        self._at = Position.from_header(header["position"])
-        before = header.get("machine")
-        device = before.get("device", "cpu") if isinstance(before, dict) else "cpu"
-        self.random.restore(tensors, self.position, same_device=device == self.device.type)
-        if self._at.cut:
-            self.task.begin_epoch(self._at.epoch)
-        self.task.carry(part("state.", tensors))
-        if isinstance(header.get("best"), dict):
-            self._best = part("best.", tensors), header["best"]
-        notes += changed(before, self._conditions())
-        if ranks.is_first():
-            notes += self._restore_weights()
-            self.run_folder.metrics.truncate(header["metrics_size"])
-            notes += self._restore_timing()
-        _, at = ranks.broadcast({}, json.dumps(self._at.to_header()))  # the best may be lost
-        self._at = Position.from_header(json.loads(at))
-        return notes
-
-    def _restore_weights(self) -> list[str]:
-        """See that the best weights so far are in their file; if they are damaged, write them anew."""
-        at, run = self._at, self.run_folder
-        if not at.best_epoch:
-            return []
-        problem = None
-        try:
-            tensors, header = load_tensors(run.weights)
-            check_binding(header, run.weights, run.config)
-            if self._best is None or digest(tensors, {}) == digest(self._best[0], {}):
-                return []
-        except ValueError as error:
-            problem = str(error)
-        if self._best is None:  # a checkpoint of an earlier version
-            at.best, at.best_epoch = self.task.goal.worst, 0
-            return [
-                f"{problem} The best weights so far are lost; the next epoch's take their place."
-            ]
-        run.save_weights(*self._best)
-        return [f"{problem} The weights were restored from the checkpoint."] if problem else []
-
-    def _restore_timing(self) -> list[str]:
-        """Remove what was written after the checkpoint; of a damaged file, keep the lines that are whole."""
-        timing = self.run_folder.timing
-        lines = timing.read(skip_damaged=True)
-        notes = []
-        try:
-            timing.read()
-        except ValueError as error:
-            notes.append(f"{error} The other lines were kept.")
-        timing.rewrite([line for line in lines if line.get("epoch", 0) <= self._at.epoch])
-        return notes
 
 
 def own_parts(rows: int, accumulate: int) -> list[Part]:
