@@ -88,7 +88,8 @@ def check_needs(command: Any, option: str, needed: str, value: str = "") -> None
     """Raise ValueError for an option that means nothing without another, unless it has its default."""
     defaults = {field.name: field.default for field in fields(command)}
     if getattr(command, option) != defaults[option] and not getattr(command, needed):
-        raise ValueError(f"--{option} needs --{needed}{value and ' '}{value}.")
+        name = option.replace("_", "-")
+        raise ValueError(f"--{name} needs --{needed}{value and ' '}{value}.")
 
 
 def check_places(arguments: list[str]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tyro.conf import Positional
 
-from bayesrnn.cli.arguments import Rate, Samples, Source, check_needs, output_folder
+from bayesrnn.cli.arguments import Rate, Samples, Share, Source, check_needs, output_folder
 from bayesrnn.cli.console import note, show, show_json, working
 from bayesrnn.cli.launch import OnDevice
 
@@ -33,6 +33,8 @@ class Compare(OnDevice):
     """Add dynamic evaluation (language models only)."""
     lr: Rate = 0.1
     """Learning rate of dynamic evaluation."""
+    rare_words: Share = 0.0
+    """Larger learning rates for rare words in dynamic evaluation, as in `evaluate`; 0 for one rate."""
     data: Source | None = None
     """Data to evaluate on; by default the data each run was trained on."""
     out: Path | None = None
@@ -47,10 +49,11 @@ class Compare(OnDevice):
         from bayesrnn.training.experiment import CompareOptions, open_runs
 
         check_needs(self, "lr", "dynamic")
+        check_needs(self, "rare_words", "dynamic")
         experiment, opened = open_runs(self.run_folders)
         runs, unfinished = finished(opened)
         curves = self._curves(runs)
-        options = CompareOptions(self.samples, self.dynamic, self.lr, self.data)
+        options = CompareOptions(self.samples, self.dynamic, self.lr, self.rare_words, self.data)
         with working("evaluating") as tell:
             found = experiment.compare(runs, options, lambda what: tell(f"evaluating {what}"))
         for line in found.notes:

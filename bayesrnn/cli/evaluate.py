@@ -9,7 +9,7 @@ from typing import Literal
 
 from tyro.conf import Positional
 
-from bayesrnn.cli.arguments import Rate, Samples, Seed, Source, Streams, check_needs
+from bayesrnn.cli.arguments import Rate, Samples, Seed, Share, Source, Streams, check_needs
 from bayesrnn.cli.console import show, show_json
 from bayesrnn.cli.kinds import DIGITS, LANGUAGE, check_unused, kind_of, refusal
 from bayesrnn.cli.launch import OnRanks
@@ -34,6 +34,9 @@ class Evaluate(OnRanks):
     """Add dynamic evaluation to each way of predicting (language models only)."""
     lr: Rate = 0.1
     """Learning rate of dynamic evaluation."""
+    rare_words: Share = 0.0
+    """Larger learning rates for rare words in dynamic evaluation: --lr x (count of the commonest word in the
+    training text / count of the word) to this power; 0 for one rate."""
     streams: Streams = 1
     """Number of parallel streams to divide the text into; with 1 the state is carried through all of it."""
     seed: Seed = 0
@@ -58,7 +61,10 @@ class Evaluate(OnRanks):
         from bayesrnn.training.experiment import open_run
 
         check_unused(
-            self, self.run_folder, DIGITS, "sharpened", "centre", "dynamic", "lr", "streams"
+            self,
+            self.run_folder,
+            DIGITS,
+            *("sharpened", "centre", "dynamic", "lr", "rare_words", "streams"),
         )
         run = open_run(self.run_folder)
         (subject,) = subjects([run], data=self.data, samples=self.samples, seed=self.seed)
@@ -84,6 +90,7 @@ class Evaluate(OnRanks):
         from bayesrnn.tasks.language.trained import open_trained
 
         check_needs(self, "lr", "dynamic")
+        check_needs(self, "rare_words", "dynamic")
         check_needs(self, "centre", "sharpened")
         (model,) = open_trained(self.run_folder)
         method, config = model.method, model.config
@@ -108,7 +115,9 @@ class Evaluate(OnRanks):
             )
         if self.dynamic:
             # One stream, whatever --streams says: no word may be learnt before it is scored.
-            adapting = {"dynamic_lr": self.lr, "streams": 1, "steps": DYNAMIC_STEPS}
+            rates = model.rates_of_words(self.rare_words)
+            adapting = {"dynamic_lr": self.lr, "dynamic_rates": rates}
+            adapting |= {"streams": 1, "steps": DYNAMIC_STEPS}
             ways += [(f"{name}, dynamic", {**options, **adapting}) for name, options in ways]
         tokens = model.tokens(self.split, self.data)
         words = len(tokens) - 1

@@ -154,6 +154,7 @@ class CompareOptions:
     samples: int = 0
     dynamic: bool = False
     lr: float = 0.1
+    rare_words: float = 0.0
     data: str | None = None
 
 

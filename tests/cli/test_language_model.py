@@ -40,6 +40,26 @@ def test_evaluate(trained, capsys):
     assert ways == {"mean": False, "sharpened": True, "sharpened, no noise": False}
 
 
+def test_rare_words_learn_faster_in_dynamic_evaluation(trained, capsys, fail):
+    run = str(trained("bbb"))
+
+    def found(*options):
+        main(["evaluate", run, "--dynamic", "--json", *options])
+        return {record["way"]: record["perplexity"] for record in _lines(capsys)}
+
+    one_rate, faster = found(), found("--rare-words", "0.25")
+    assert one_rate["mean"] == faster["mean"]
+    assert one_rate["mean, dynamic"] != faster["mean, dynamic"]
+    assert found("--rare-words", "0") == one_rate
+    main(["compare", run, "--dynamic", "--rare-words", "0.25", "--json"])
+    ((row,),) = _lines(capsys)
+    assert row["test_dynamic"] == pytest.approx(faster["mean, dynamic"])
+    for command in ("evaluate", "compare"):
+        assert "--rare-words needs --dynamic." in fail(command, run, "--rare-words", "0.25")
+    said = fail("evaluate", run, "--dynamic", "--rare-words", "2")
+    assert "rare-words = 2.0 must be at most 1" in said
+
+
 def test_compare_draws_learning_curves(trained, tmp_path, capsys, fail):
     runs, out = [str(trained(method)) for method in ("lstm", "bbb")], tmp_path / "figures"
     main(["compare", *runs, "--out", str(out)])

@@ -45,6 +45,7 @@ def compare(
     data: str | None = None,
     samples: int = 0,
     dynamic_lr: float | None = None,
+    rare_words: float = 0.0,
     streams: int = 1,
     progress: Progress = lambda what: None,
 ) -> list[Row]:
@@ -52,7 +53,7 @@ def compare(
     check_same_text(models, ("valid", "test"), data)
     rows = []
     for model in models:
-        ways = _ways(model, samples, dynamic_lr, streams)
+        ways = _ways(model, samples, dynamic_lr, rare_words, streams)
         results: dict[str, float | None] = {}
         for split in ("valid", "test"):
             tokens = model.tokens(split, data)
@@ -109,7 +110,7 @@ def _same_words(first: TrainedModel, other: TrainedModel, split: str, data: str 
 
 
 def _ways(
-    model: TrainedModel, samples: int, dynamic_lr: float | None, streams: int
+    model: TrainedModel, samples: int, dynamic_lr: float | None, rare_words: float, streams: int
 ) -> dict[str, dict[str, Any]]:
     """Each requested and possible way of predicting: its suffix, and the arguments for `perplexity`."""
     config, method = model.config, model.method
@@ -121,6 +122,7 @@ def _ways(
     if dynamic_lr is not None:
         adapting = {
             "dynamic_lr": dynamic_lr,
+            "dynamic_rates": model.rates_of_words(rare_words),
             "clip": config.clip,
             "streams": 1,
             "steps": DYNAMIC_STEPS,

@@ -99,6 +99,7 @@ class LanguageExperiment:
                 data=options.data,
                 samples=options.samples,
                 dynamic_lr=options.lr if options.dynamic else None,
+                rare_words=options.rare_words,
                 progress=progress,
             )
         )

@@ -19,7 +19,7 @@ from bayesrnn.tasks.language.config import LanguageModelConfig
 from bayesrnn.tasks.language.data.corpus import load_split
 from bayesrnn.tasks.language.data.sources import check_own_text, find_source
 from bayesrnn.tasks.language.exported import Exported
-from bayesrnn.tasks.language.task import build_method
+from bayesrnn.tasks.language.task import build_method, rates_of_words
 from bayesrnn.training.experiment import PRETRAINED, experiment, is_pretrained, no_folder, open_run
 from bayesrnn.training.run import Run, labels
 
@@ -72,6 +72,13 @@ class TrainedModel:
             source = find_source(data, cache, option)
             self.texts[key] = load_split(source, split, self.vocabulary, cache)
         return self.texts[key]
+
+    def rates_of_words(self, power: float) -> dict[str, Tensor]:
+        """Learning rates of words, by their counts in the training text: see `task.rates_of_words`."""
+        if power == 0:  # which needs no training text
+            return {}
+        trained_on = self.tokens("train")[: self.config.train_words or None]
+        return rates_of_words(trained_on, len(self.vocabulary), power=power)
 
     def share_known(self, tokens: Tensor) -> float:
         """The share of the words that are in the vocabulary."""

@@ -15,7 +15,7 @@ from bayesrnn.data.download import cache_folder
 from bayesrnn.methods.point_estimate import PointEstimate
 from bayesrnn.tasks.language.data.corpus import load_corpus, load_split
 from bayesrnn.tasks.language.data.sources import find_source
-from bayesrnn.tasks.language.evaluation.perplexity import perplexity
+from bayesrnn.tasks.language.evaluation.perplexity import make_scorer, perplexity
 from bayesrnn.tasks.language.evaluation.scoring import Dynamic, Ensemble, SharpenedBound, segments
 from bayesrnn.tasks.language.evaluation.words import score_words
 from bayesrnn.tasks.language.models.word_lm import WordLM
@@ -173,6 +173,28 @@ def test_every_way_of_predicting_can_be_dynamic(trained, method, way):
     static = perplexity(method_, tokens, steps=10, **way).value
     assert perplexity(method_, tokens, steps=10, dynamic_lr=0.1, **way).value < 0.95 * static
     assert all(torch.equal(v, before[k]) for k, v in method_.state_dict().items())
+
+
+@pytest.mark.parametrize("method", ["bbb", "lstm"])
+def test_words_may_have_their_own_learning_rates_in_dynamic_evaluation(trained, method):
+    run = open_folder(trained(method))
+    method_ = run.load()
+    (segment,) = segments(_drifting(20, 10), streams=1, steps=10)
+    rates = {"out.weight": torch.rand(len(run.vocabulary), 1)}
+    before = {name: weight.detach().clone() for name, weight in method_.weights().items()}
+
+    def moved(rates):
+        scorer = make_scorer(method_, samples=0, sharpened=False, seed=0)
+        dynamic = Dynamic(method_, scorer, lr=0.1, clip=0.5, rates=rates)
+        dynamic.score(segment)
+        after = {name: weight.detach().clone() for name, weight in method_.weights().items()}
+        dynamic.restore()
+        return {name: after[name] - before[name] for name in after}
+
+    one_rate, many = moved(None), moved(rates)
+    assert one_rate["out.weight"].abs().max() > 0
+    for name, step in one_rate.items():
+        torch.testing.assert_close(many[name], step * rates.get(name, 1), rtol=1e-3, atol=1e-6)
 
 
 def test_dynamic_evaluation_takes_one_stream_only(trained):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
@@ -56,6 +56,7 @@ def perplexity(
     sharpened: bool = False,
     noise: bool = True,
     dynamic_lr: float | None = None,
+    dynamic_rates: Mapping[str, Tensor] | None = None,
     clip: float = 5.0,
     steps: int | None = None,
     seed: int = 0,
@@ -69,12 +70,15 @@ def perplexity(
         sharpened: score each segment with the posterior sharpened on it: an upper bound.
         noise: without it, at the centre of the sharpened posterior; its KL is added, but it is no bound.
         dynamic_lr: the learning rate of dynamic evaluation; None for static evaluation.
+        dynamic_rates: factors on it, by the name of a weight (`rates_of_words`).
         steps: time steps of a segment, the unit of dynamic evaluation and sharpening.
     """
     scorer = make_scorer(
         method, samples=samples, sharpened=sharpened, noise=noise, seed=seed, streams=streams
     )
-    adapting = Dynamic(method, scorer, lr=dynamic_lr, clip=clip) if dynamic_lr is not None else None
+    adapting = None
+    if dynamic_lr is not None:
+        adapting = Dynamic(method, scorer, lr=dynamic_lr, clip=clip, rates=dynamic_rates)
     if adapting and streams > 1:
         raise ValueError(
             f"dynamic evaluation with {streams} streams would learn from later text; use 1 stream."

@@ -7,7 +7,7 @@ the streams of a text.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -143,12 +143,23 @@ class Dynamic:
     """Dynamic evaluation: after a segment is scored, one SGD step on it (Mikolov et al., 2010).
 
     The step changes the mean weights; a scorer that samples then samples around the new means. `restore`
-    resets the weights.
+    resets the weights. `rates` are factors on the learning rate, by the name of a weight, as in training.
     """
 
-    def __init__(self, method: Method, scorer: Scorer, *, lr: float, clip: float) -> None:
+    def __init__(
+        self,
+        method: Method,
+        scorer: Scorer,
+        *,
+        lr: float,
+        clip: float,
+        rates: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        weights = method.weights()
         self.model = method.model
-        self.weights = list(method.weights().values())
+        self.weights = list(weights.values())
+        one = torch.ones(1)
+        self.rates = [(rates or {}).get(name, one).to(weight) for name, weight in weights.items()]
         self.scorer = scorer
         self.lr = lr
         self.clip = clip
@@ -172,8 +183,8 @@ class Dynamic:
         gradient_norm = torch.stack([grad.norm() for grad in grads]).norm().item()
         step = self.lr * min(1.0, self.clip / (gradient_norm + 1e-6))
         with torch.no_grad():
-            for weight, grad in zip(self.weights, grads, strict=True):
-                weight.sub_(grad, alpha=step)
+            for weight, grad, rate in zip(self.weights, grads, self.rates, strict=True):
+                weight.addcmul_(grad, rate, value=-step)
 
     @torch.no_grad()
     def restore(self) -> None:
