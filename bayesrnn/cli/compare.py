@@ -35,6 +35,8 @@ class Compare(OnDevice):
     """Learning rate of dynamic evaluation."""
     rare_words: Share = 0.0
     """Larger learning rates for rare words in dynamic evaluation, as in `evaluate`; 0 for one rate."""
+    decay: Share = 0.0
+    """Share of the way back to the trained weights that each step of dynamic evaluation begins with."""
     data: Source | None = None
     """Data to evaluate on; by default the data each run was trained on."""
     out: Path | None = None
@@ -48,12 +50,19 @@ class Compare(OnDevice):
         from bayesrnn.report.table import markdown_table, text_table
         from bayesrnn.training.experiment import CompareOptions, open_runs
 
-        check_needs(self, "lr", "dynamic")
-        check_needs(self, "rare_words", "dynamic")
+        for option in ("lr", "rare_words", "decay"):
+            check_needs(self, option, "dynamic")
         experiment, opened = open_runs(self.run_folders)
         runs, unfinished = finished(opened)
         curves = self._curves(runs)
-        options = CompareOptions(self.samples, self.dynamic, self.lr, self.rare_words, self.data)
+        options = CompareOptions(
+            samples=self.samples,
+            dynamic=self.dynamic,
+            lr=self.lr,
+            rare_words=self.rare_words,
+            decay=self.decay,
+            data=self.data,
+        )
         with working("evaluating") as tell:
             found = experiment.compare(runs, options, lambda what: tell(f"evaluating {what}"))
         for line in found.notes:

@@ -37,6 +37,8 @@ class Evaluate(OnRanks):
     rare_words: Share = 0.0
     """Larger learning rates for rare words in dynamic evaluation: --lr x (count of the commonest word in the
     training text / count of the word) to this power; 0 for one rate."""
+    decay: Share = 0.0
+    """Share of the way back to the trained weights that each step of dynamic evaluation begins with."""
     streams: Streams = 1
     """Number of parallel streams to divide the text into; with 1 the state is carried through all of it."""
     seed: Seed = 0
@@ -64,7 +66,7 @@ class Evaluate(OnRanks):
             self,
             self.run_folder,
             DIGITS,
-            *("sharpened", "centre", "dynamic", "lr", "rare_words", "streams"),
+            *("sharpened", "centre", "dynamic", "lr", "rare_words", "decay", "streams"),
         )
         run = open_run(self.run_folder)
         (subject,) = subjects([run], data=self.data, samples=self.samples, seed=self.seed)
@@ -89,8 +91,8 @@ class Evaluate(OnRanks):
         )
         from bayesrnn.tasks.language.trained import open_trained
 
-        check_needs(self, "lr", "dynamic")
-        check_needs(self, "rare_words", "dynamic")
+        for option in ("lr", "rare_words", "decay"):
+            check_needs(self, option, "dynamic")
         check_needs(self, "centre", "sharpened")
         (model,) = open_trained(self.run_folder)
         method, config = model.method, model.config
@@ -115,9 +117,8 @@ class Evaluate(OnRanks):
             )
         if self.dynamic:
             # One stream, whatever --streams says: no word may be learnt before it is scored.
-            rates = model.rates_of_words(self.rare_words)
-            adapting = {"dynamic_lr": self.lr, "dynamic_rates": rates}
-            adapting |= {"streams": 1, "steps": DYNAMIC_STEPS}
+            how = model.adaptation(lr=self.lr, rare_words=self.rare_words, decay=self.decay)
+            adapting = {"dynamic": how, "streams": 1, "steps": DYNAMIC_STEPS}
             ways += [(f"{name}, dynamic", {**options, **adapting}) for name, options in ways]
         tokens = model.tokens(self.split, self.data)
         words = len(tokens) - 1
@@ -131,7 +132,6 @@ class Evaluate(OnRanks):
                     method,
                     tokens,
                     seed=self.seed,
-                    clip=config.clip,
                     progress=lambda n, bar=bar, task=task: bar.advance(task, n),
                     **options,
                 )

@@ -155,6 +155,7 @@ class CompareOptions:
     dynamic: bool = False
     lr: float = 0.1
     rare_words: float = 0.0
+    decay: float = 0.0
     data: str | None = None
 
 

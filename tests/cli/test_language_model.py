@@ -51,11 +51,15 @@ def test_rare_words_learn_faster_in_dynamic_evaluation(trained, capsys, fail):
     assert one_rate["mean"] == faster["mean"]
     assert one_rate["mean, dynamic"] != faster["mean, dynamic"]
     assert found("--rare-words", "0") == one_rate
-    main(["compare", run, "--dynamic", "--rare-words", "0.25", "--json"])
+    how = ("--rare-words", "0.25", "--decay", "0.01")
+    forgetting = found(*how)
+    assert forgetting["mean, dynamic"] != faster["mean, dynamic"]
+    main(["compare", run, "--dynamic", *how, "--json"])
     ((row,),) = _lines(capsys)
-    assert row["test_dynamic"] == pytest.approx(faster["mean, dynamic"])
+    assert row["test_dynamic"] == pytest.approx(forgetting["mean, dynamic"])
     for command in ("evaluate", "compare"):
         assert "--rare-words needs --dynamic." in fail(command, run, "--rare-words", "0.25")
+        assert "--decay needs --dynamic." in fail(command, run, "--decay", "0.1")
     said = fail("evaluate", run, "--dynamic", "--rare-words", "2")
     assert "rare-words = 2.0 must be at most 1" in said
 

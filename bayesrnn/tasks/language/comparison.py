@@ -11,6 +11,7 @@ import torch
 
 from bayesrnn.data.mapped import was_read
 from bayesrnn.tasks.language.evaluation.perplexity import DYNAMIC_STEPS, perplexity
+from bayesrnn.tasks.language.evaluation.scoring import Adaptation
 from bayesrnn.tasks.language.trained import TOKENS_AT_ONCE, TrainedModel
 from bayesrnn.training.experiment import Comparison, Progress
 
@@ -44,8 +45,7 @@ def compare(
     *,
     data: str | None = None,
     samples: int = 0,
-    dynamic_lr: float | None = None,
-    rare_words: float = 0.0,
+    adaptation: Callable[[TrainedModel], Adaptation] | None = None,
     streams: int = 1,
     progress: Progress = lambda what: None,
 ) -> list[Row]:
@@ -53,7 +53,8 @@ def compare(
     check_same_text(models, ("valid", "test"), data)
     rows = []
     for model in models:
-        ways = _ways(model, samples, dynamic_lr, rare_words, streams)
+        dynamic = adaptation(model) if adaptation else None
+        ways = _ways(model, samples, dynamic, streams)
         results: dict[str, float | None] = {}
         for split in ("valid", "test"):
             tokens = model.tokens(split, data)
@@ -110,7 +111,7 @@ def _same_words(first: TrainedModel, other: TrainedModel, split: str, data: str 
 
 
 def _ways(
-    model: TrainedModel, samples: int, dynamic_lr: float | None, rare_words: float, streams: int
+    model: TrainedModel, samples: int, dynamic: Adaptation | None, streams: int
 ) -> dict[str, dict[str, Any]]:
     """Each requested and possible way of predicting: its suffix, and the arguments for `perplexity`."""
     config, method = model.config, model.method
@@ -119,14 +120,8 @@ def _ways(
         ways["_samples"] = {"samples": samples, "streams": streams}
     if method.sharpened is not None:
         ways["_bound"] = {"sharpened": True, "streams": config.batch_size, "steps": config.unroll}
-    if dynamic_lr is not None:
-        adapting = {
-            "dynamic_lr": dynamic_lr,
-            "dynamic_rates": model.rates_of_words(rare_words),
-            "clip": config.clip,
-            "streams": 1,
-            "steps": DYNAMIC_STEPS,
-        }
+    if dynamic is not None:
+        adapting = {"dynamic": dynamic, "streams": 1, "steps": DYNAMIC_STEPS}
         ways["_dynamic"] = adapting
         if "_bound" in ways:
             ways["_bound_dynamic"] = {"sharpened": True, **adapting}

@@ -92,17 +92,15 @@ class LanguageExperiment:
         from bayesrnn.tasks.language.comparison import compare, comparison
         from bayesrnn.tasks.language.trained import trained_models
 
-        models = trained_models(runs)
-        return comparison(
-            compare(
-                models,
-                data=options.data,
-                samples=options.samples,
-                dynamic_lr=options.lr if options.dynamic else None,
-                rare_words=options.rare_words,
-                progress=progress,
-            )
+        how = {"lr": options.lr, "rare_words": options.rare_words, "decay": options.decay}
+        rows = compare(
+            trained_models(runs),
+            data=options.data,
+            samples=options.samples,
+            adaptation=(lambda model: model.adaptation(**how)) if options.dynamic else None,
+            progress=progress,
         )
+        return comparison(rows)
 
     def report(
         self, runs: Sequence[Run], options: ReportOptions, progress: Progress

@@ -18,6 +18,7 @@ from bayesrnn.methods import Method
 from bayesrnn.tasks.language.config import LanguageModelConfig
 from bayesrnn.tasks.language.data.corpus import load_split
 from bayesrnn.tasks.language.data.sources import check_own_text, find_source
+from bayesrnn.tasks.language.evaluation.scoring import Adaptation
 from bayesrnn.tasks.language.exported import Exported
 from bayesrnn.tasks.language.task import build_method, rates_of_words
 from bayesrnn.training.experiment import PRETRAINED, experiment, is_pretrained, no_folder, open_run
@@ -73,12 +74,13 @@ class TrainedModel:
             self.texts[key] = load_split(source, split, self.vocabulary, cache)
         return self.texts[key]
 
-    def rates_of_words(self, power: float) -> dict[str, Tensor]:
-        """Learning rates of words, by their counts in the training text: see `task.rates_of_words`."""
-        if power == 0:  # which needs no training text
-            return {}
-        trained_on = self.tokens("train")[: self.config.train_words or None]
-        return rates_of_words(trained_on, len(self.vocabulary), power=power)
+    def adaptation(self, *, lr: float, rare_words: float, decay: float) -> Adaptation:
+        """Steps of dynamic evaluation, in which rare words may learn faster, as in `train --rare-words`."""
+        rates = {}
+        if rare_words:
+            trained_on = self.tokens("train")[: self.config.train_words or None]
+            rates = rates_of_words(trained_on, len(self.vocabulary), power=rare_words)
+        return Adaptation(lr, self.config.clip, rates, decay)
 
     def share_known(self, tokens: Tensor) -> float:
         """The share of the words that are in the vocabulary."""

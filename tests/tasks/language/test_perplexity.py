@@ -16,7 +16,13 @@ from bayesrnn.methods.point_estimate import PointEstimate
 from bayesrnn.tasks.language.data.corpus import load_corpus, load_split
 from bayesrnn.tasks.language.data.sources import find_source
 from bayesrnn.tasks.language.evaluation.perplexity import make_scorer, perplexity
-from bayesrnn.tasks.language.evaluation.scoring import Dynamic, Ensemble, SharpenedBound, segments
+from bayesrnn.tasks.language.evaluation.scoring import (
+    Adaptation,
+    Dynamic,
+    Ensemble,
+    SharpenedBound,
+    segments,
+)
 from bayesrnn.tasks.language.evaluation.words import score_words
 from bayesrnn.tasks.language.models.word_lm import WordLM
 from bayesrnn.tasks.language.trained import TrainedModel, open_folder
@@ -149,7 +155,7 @@ def test_dynamic_evaluation_learns_a_text_that_repeats_itself(trained):
     method_ = run.load()
     tokens = _drifting(len(run.vocabulary), 600)
     static = perplexity(method_, tokens, steps=10).value
-    dynamic = perplexity(method_, tokens, steps=10, dynamic_lr=0.1).value
+    dynamic = perplexity(method_, tokens, steps=10, dynamic=Adaptation(lr=0.1)).value
     assert dynamic < 0.7 * static
     assert perplexity(method_, tokens, steps=10).value == pytest.approx(static)  # restored
 
@@ -171,7 +177,10 @@ def test_every_way_of_predicting_can_be_dynamic(trained, method, way):
     method_, tokens = run.load(), _drifting(20, 300)
     before = {k: v.clone() for k, v in method_.state_dict().items()}
     static = perplexity(method_, tokens, steps=10, **way).value
-    assert perplexity(method_, tokens, steps=10, dynamic_lr=0.1, **way).value < 0.95 * static
+    assert (
+        perplexity(method_, tokens, steps=10, dynamic=Adaptation(lr=0.1), **way).value
+        < 0.95 * static
+    )
     assert all(torch.equal(v, before[k]) for k, v in method_.state_dict().items())
 
 
@@ -185,22 +194,45 @@ def test_words_may_have_their_own_learning_rates_in_dynamic_evaluation(trained, 
 
     def moved(rates):
         scorer = make_scorer(method_, samples=0, sharpened=False, seed=0)
-        dynamic = Dynamic(method_, scorer, lr=0.1, clip=0.5, rates=rates)
+        dynamic = Dynamic(method_, scorer, Adaptation(lr=0.1, clip=0.5, rates=rates))
         dynamic.score(segment)
         after = {name: weight.detach().clone() for name, weight in method_.weights().items()}
         dynamic.restore()
         return {name: after[name] - before[name] for name in after}
 
-    one_rate, many = moved(None), moved(rates)
+    one_rate, many = moved({}), moved(rates)
     assert one_rate["out.weight"].abs().max() > 0
     for name, step in one_rate.items():
         torch.testing.assert_close(many[name], step * rates.get(name, 1), rtol=1e-3, atol=1e-6)
 
 
+def test_dynamic_evaluation_forgets_by_its_decay(trained):
+    run = open_folder(trained("bbb"))
+    method_ = run.load()
+    first, second = segments(_drifting(20, 20), streams=1, steps=10)
+
+    def moved(decay, *parts):
+        scorer = make_scorer(method_, samples=0, sharpened=False, seed=0)
+        dynamic = Dynamic(method_, scorer, Adaptation(lr=0.1, decay=decay))
+        weight = method_.weights()["lstm.weight_hh_l0"]
+        before, places = weight.detach().clone(), []
+        for part in parts:
+            dynamic.score(part)
+            places.append(weight.detach() - before)
+        dynamic.restore()
+        return places
+
+    (once,) = moved(0.25, first)
+    torch.testing.assert_close(once, moved(0.0, first)[0])  # nothing to forget yet
+    without, with_ = moved(0.0, first, second), moved(0.25, first, second)
+    # The second gradient is taken at the same weights.
+    torch.testing.assert_close(with_[1], without[1] - 0.25 * once, rtol=1e-3, atol=1e-7)
+
+
 def test_dynamic_evaluation_takes_one_stream_only(trained):
     method_ = open_folder(trained("bbb")).load()
     with pytest.raises(ValueError, match="2 streams would learn from later text"):
-        perplexity(method_, torch.arange(20), dynamic_lr=0.1, streams=2)
+        perplexity(method_, torch.arange(20), dynamic=Adaptation(lr=0.1), streams=2)
 
 
 @pytest.mark.parametrize("position", [35, 60, 99])
@@ -215,7 +247,7 @@ def test_no_word_is_seen_before_it_is_scored(trained, position):
         method_ = run.load()
         scores.append(
             _log_probs(
-                Dynamic(method_, Ensemble(method_.model, method_.resting()), lr=0.5, clip=5.0),
+                Dynamic(method_, Ensemble(method_.model, method_.resting()), Adaptation(lr=0.5)),
                 text,
                 steps=7,
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
@@ -13,6 +13,7 @@ from torch import Tensor
 from bayesrnn import ranks
 from bayesrnn.methods import Method
 from bayesrnn.tasks.language.evaluation.scoring import (
+    Adaptation,
     Dynamic,
     Ensemble,
     Scorer,
@@ -55,9 +56,7 @@ def perplexity(
     samples: int = 0,
     sharpened: bool = False,
     noise: bool = True,
-    dynamic_lr: float | None = None,
-    dynamic_rates: Mapping[str, Tensor] | None = None,
-    clip: float = 5.0,
+    dynamic: Adaptation | None = None,
     steps: int | None = None,
     seed: int = 0,
     progress: Callable[[int], None] = lambda words: None,
@@ -69,16 +68,13 @@ def perplexity(
         samples: weight samples to average over; 0 for the weights the method predicts with by default.
         sharpened: score each segment with the posterior sharpened on it: an upper bound.
         noise: without it, at the centre of the sharpened posterior; its KL is added, but it is no bound.
-        dynamic_lr: the learning rate of dynamic evaluation; None for static evaluation.
-        dynamic_rates: factors on it, by the name of a weight (`rates_of_words`).
+        dynamic: the steps of dynamic evaluation; None for static evaluation.
         steps: time steps of a segment, the unit of dynamic evaluation and sharpening.
     """
     scorer = make_scorer(
         method, samples=samples, sharpened=sharpened, noise=noise, seed=seed, streams=streams
     )
-    adapting = None
-    if dynamic_lr is not None:
-        adapting = Dynamic(method, scorer, lr=dynamic_lr, clip=clip, rates=dynamic_rates)
+    adapting = Dynamic(method, scorer, dynamic) if dynamic else None
     if adapting and streams > 1:
         raise ValueError(
             f"dynamic evaluation with {streams} streams would learn from later text; use 1 stream."

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -139,30 +139,35 @@ class SharpenedBound:
         return WordScores(log_probs.cpu(), kl_theta=bound.kl_theta.item())
 
 
+@dataclass(frozen=True)
+class Adaptation:
+    """The SGD steps of dynamic evaluation."""
+
+    lr: float = 0.1
+    clip: float = 5.0
+    """The largest gradient norm."""
+    rates: Mapping[str, Tensor] = field(default_factory=dict)
+    """Factors on the learning rate, by the name of a weight, as in training."""
+    decay: float = 0.0
+    """Share of the way back to the trained weights that each step begins with."""
+
+
 class Dynamic:
     """Dynamic evaluation: after a segment is scored, one SGD step on it (Mikolov et al., 2010).
 
     The step changes the mean weights; a scorer that samples then samples around the new means. `restore`
-    resets the weights. `rates` are factors on the learning rate, by the name of a weight, as in training.
+    resets the weights. The decay is that of Krause et al. (2018): what was learnt from a segment is forgotten
+    over the next 1 / decay.
     """
 
-    def __init__(
-        self,
-        method: Method,
-        scorer: Scorer,
-        *,
-        lr: float,
-        clip: float,
-        rates: Mapping[str, Tensor] | None = None,
-    ) -> None:
+    def __init__(self, method: Method, scorer: Scorer, how: Adaptation) -> None:
         weights = method.weights()
         self.model = method.model
         self.weights = list(weights.values())
-        one = torch.ones(1)
-        self.rates = [(rates or {}).get(name, one).to(weight) for name, weight in weights.items()]
         self.scorer = scorer
-        self.lr = lr
-        self.clip = clip
+        self.how = how
+        one = torch.ones(1)
+        self.rates = [how.rates.get(name, one).to(weight) for name, weight in weights.items()]
         self.state: Any = None
         self._before = [weight.detach().clone() for weight in self.weights]
 
@@ -181,9 +186,12 @@ class Dynamic:
             grads = torch.autograd.grad(loss, self.weights)
         self.state = tuple(s.detach() for s in state)
         gradient_norm = torch.stack([grad.norm() for grad in grads]).norm().item()
-        step = self.lr * min(1.0, self.clip / (gradient_norm + 1e-6))
+        step = self.how.lr * min(1.0, self.how.clip / (gradient_norm + 1e-6))
+        changes = zip(self.weights, grads, self.rates, self._before, strict=True)
         with torch.no_grad():
-            for weight, grad, rate in zip(self.weights, grads, self.rates, strict=True):
+            for weight, grad, rate, before in changes:
+                if self.how.decay:
+                    weight.lerp_(before, self.how.decay)
                 weight.addcmul_(grad, rate, value=-step)
 
     @torch.no_grad()
