@@ -5,11 +5,13 @@ tests/test_torch_private.py has a test for each, so that a new torch says which 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 
 
@@ -77,11 +79,20 @@ def compiler_settings() -> AbstractContextManager[Any]:
 
     - Numbers are constants: the compiler would otherwise make a tensor of a float that changes.
     - The C++ compiler may round a * b + c once: up to three times as fast. Nothing beyond that.
+    - Vectors are of 512 bits where the processor has them. GCC prefers 256 on many of these, and then takes
+      apart in memory each vector whose bits change their type: half the speed (docs/performance.md).
     """
     from torch._dynamo import config as dynamo
     from torch._inductor import config as inductor
 
-    wanted = {"enable_floating_point_contract_flag": "fast", "enable_unsafe_math_opt_flag": False}
+    wanted: dict[str, Any] = {
+        "enable_floating_point_contract_flag": "fast",
+        "enable_unsafe_math_opt_flag": False,
+    }
+    avx512 = torch.backends.cpu.get_cpu_capability() == "AVX512"
+    # None: neither the user nor TORCHINDUCTOR_CPP_MARCH has chosen an architecture.
+    if avx512 and sys.platform == "linux" and getattr(inductor.cpp, "march", "") is None:
+        wanted["march"] = "native -mprefer-vector-width=512"
     known = {f"cpp.{k}": v for k, v in wanted.items() if hasattr(inductor.cpp, k)}
     stack = ExitStack()
     stack.enter_context(dynamo.patch(specialize_float=True))

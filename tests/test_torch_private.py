@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import shlex
+import sys
 
 import pytest
 import torch
@@ -94,6 +96,26 @@ def test_compiler_settings_are_known_to_this_torch_and_come_back():
         assert inductor.cpp.enable_floating_point_contract_flag == "fast"
         assert inductor.cpp.enable_unsafe_math_opt_flag is False
     assert before == (dynamo.specialize_float, inductor.cpp.enable_floating_point_contract_flag)
+
+
+@pytest.mark.skipif(
+    torch.backends.cpu.get_cpu_capability() != "AVX512" or sys.platform != "linux",
+    reason="no vectors of 512 bits here",
+)
+def test_the_compiler_is_asked_for_vectors_of_512_bits(monkeypatch):
+    from torch._inductor import config as inductor
+    from torch._inductor.cpp_builder import CppBuilder, CppTorchOptions
+
+    def options():
+        with torch_private.compiler_settings():
+            builder = CppBuilder(name="pass", sources="pass.cpp", BuildOption=CppTorchOptions())
+            return shlex.split(builder.get_command_line())
+
+    monkeypatch.setattr(inductor.cpp, "march", None)
+    assert {"-march=native", "-mprefer-vector-width=512"} <= set(options())
+    monkeypatch.setattr(inductor.cpp, "march", "x86-64-v4")  # the user's choice
+    assert "-march=x86-64-v4" in options()
+    assert "-mprefer-vector-width=512" not in options()
 
 
 def test_a_failure_of_the_code_is_not_taken_for_one_of_the_machine():
