@@ -92,6 +92,7 @@ def compiler_settings() -> AbstractContextManager[Any]:
     avx512 = torch.backends.cpu.get_cpu_capability() == "AVX512"
     # None: neither the user nor TORCHINDUCTOR_CPP_MARCH has chosen an architecture.
     if avx512 and sys.platform == "linux" and getattr(inductor.cpp, "march", "") is None:
+        # Torch has no setting for it, but cuts this one at spaces: a second option follows the first.
         wanted["march"] = "native -mprefer-vector-width=512"
     known = {f"cpp.{k}": v for k, v in wanted.items() if hasattr(inductor.cpp, k)}
     stack = ExitStack()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import shlex
+import shutil
 import sys
 
 import pytest
@@ -99,8 +100,10 @@ def test_compiler_settings_are_known_to_this_torch_and_come_back():
 
 
 @pytest.mark.skipif(
-    torch.backends.cpu.get_cpu_capability() != "AVX512" or sys.platform != "linux",
-    reason="no vectors of 512 bits here",
+    torch.backends.cpu.get_cpu_capability() != "AVX512"
+    or sys.platform != "linux"
+    or shutil.which("g++") is None,
+    reason="no vectors of 512 bits, or no compiler, here",
 )
 def test_the_compiler_is_asked_for_vectors_of_512_bits(monkeypatch):
     from torch._inductor import config as inductor

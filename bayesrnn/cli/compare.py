@@ -11,6 +11,7 @@ from tyro.conf import Positional
 
 from bayesrnn.cli.arguments import Rate, Samples, Share, Source, check_needs, output_folder
 from bayesrnn.cli.console import note, show, show_json, working
+from bayesrnn.cli.kinds import LANGUAGE, check_unused
 from bayesrnn.cli.launch import OnDevice
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ class Compare(OnDevice):
         for option in ("lr", "rare_words", "decay"):
             check_needs(self, option, "dynamic")
         experiment, opened = open_runs(self.run_folders)
+        if experiment.name != LANGUAGE:
+            check_unused(self, self.run_folders[0], experiment.name, "dynamic")
         runs, unfinished = finished(opened)
         curves = self._curves(runs)
         options = CompareOptions(

@@ -56,7 +56,10 @@ class TrainingState:
         self.run.save_weights(*self.best)
 
     def save(self) -> None:
-        """Write a checkpoint; if that fails, the previous one remains."""
+        """Write a checkpoint; if that fails, the previous one remains.
+
+        `Trainer.save_checkpoint` first adds up the losses of all steps, as the position must have them.
+        """
         tensors: dict[str, Tensor] = {
             **self.random.states(),
             **{f"learner.{name}": tensor for name, tensor in self.method.state_dict().items()},

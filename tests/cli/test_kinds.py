@@ -143,6 +143,7 @@ def test_what_digits_do_not_have(fail, digits_run, trained, tmp_path):
         (("evaluate", run, "--dynamic"), "--dynamic is not for runs of `bayesrnn mnist`"),
         (("evaluate", run, "--streams", 5), "--streams is not for runs"),
         (("evaluate", digits_run("sgd"), "--samples", 3), "nothing to sample"),
+        (("compare", run, "--dynamic"), "--dynamic is not for runs of `bayesrnn mnist`"),
         (("calibration", run, "--words", 100, "--out", out), "--words is not for runs"),
         (("calibration", run, language), "give runs of one experiment"),
         (("calibration", run, tmp_path / "none"), "give runs of one experiment"),
