@@ -37,7 +37,8 @@ class Compare(OnDevice):
     rare_words: Share = 0.0
     """Larger learning rates for rare words in dynamic evaluation, as in `evaluate`; 0 for one rate."""
     decay: Share = 0.0
-    """Share of the way back to the trained weights that each step of dynamic evaluation begins with."""
+    """Before each step of dynamic evaluation, go this share of the way back to the trained weights, as in
+    `evaluate`."""
     data: Source | None = None
     """Data to evaluate on; by default the data each run was trained on."""
     out: Path | None = None

@@ -35,10 +35,11 @@ class Evaluate(OnRanks):
     lr: Rate = 0.1
     """Learning rate of dynamic evaluation."""
     rare_words: Share = 0.0
-    """Larger learning rates for rare words in dynamic evaluation: --lr x (count of the commonest word in the
-    training text / count of the word) to this power; 0 for one rate."""
+    """Larger learning rates in dynamic evaluation for the rows of rare words in embedding and softmax: --lr x
+    (count of the commonest word in the training text / count of the word) to this power; 0 for one rate."""
     decay: Share = 0.0
-    """Share of the way back to the trained weights that each step of dynamic evaluation begins with."""
+    """Before each step of dynamic evaluation, go this share of the way back to the trained weights; 0 to keep
+    all that was learnt."""
     streams: Streams = 1
     """Number of parallel streams to divide the text into; with 1 the state is carried through all of it."""
     seed: Seed = 0
@@ -115,12 +116,14 @@ class Evaluate(OnRanks):
                 sharpened=options.get("sharpened", False),
                 seed=self.seed,
             )
+        tokens = model.tokens(self.split, self.data)
         if self.dynamic:
             # One stream, whatever --streams says: no word may be learnt before it is scored.
-            how = model.adaptation(lr=self.lr, rare_words=self.rare_words, decay=self.decay)
+            how = model.adaptation(
+                lr=self.lr, rare_words=self.rare_words, decay=self.decay, data=self.data
+            )
             adapting = {"dynamic": how, "streams": 1, "steps": DYNAMIC_STEPS}
             ways += [(f"{name}, dynamic", {**options, **adapting}) for name, options in ways]
-        tokens = model.tokens(self.split, self.data)
         words = len(tokens) - 1
         if not self.json:
             show(f"{self.run_folder}, {self.split}: {words:,} words")

@@ -141,6 +141,8 @@ def test_what_digits_do_not_have(fail, digits_run, trained, tmp_path):
     language = trained("bbb")
     cases = [
         (("evaluate", run, "--dynamic"), "--dynamic is not for runs of `bayesrnn mnist`"),
+        (("evaluate", run, "--rare-words", 0.25), "--rare-words is not for runs"),
+        (("evaluate", run, "--decay", 0.01), "--decay is not for runs"),
         (("evaluate", run, "--streams", 5), "--streams is not for runs"),
         (("evaluate", digits_run("sgd"), "--samples", 3), "nothing to sample"),
         (("compare", run, "--dynamic"), "--dynamic is not for runs of `bayesrnn mnist`"),

@@ -264,7 +264,12 @@ def test_the_text_of_a_run_is_not_where_it_was(place, tmp_path, monkeypatch):
     cure = "moved was trained on texts/gone.txt, which is not there; give --data with its present place."
     for command in ("evaluate", "calibration", "prune", "train --from", "train --resume --run"):
         fails(*command.split(), "moved", says=cure)
-    assert run("evaluate", "moved", "--data", place / "text").code == 0
+    there = ("--data", place / "text")
+    assert run("evaluate", "moved", *there).code == 0
+    for command in ("evaluate", "compare"):
+        dynamic = (command, "moved", "--dynamic", "--rare-words", "0.25")
+        fails(*dynamic, says=cure)
+        assert run(*dynamic, *there).code == 0
 
 
 def test_a_path_with_a_nul_character(place):

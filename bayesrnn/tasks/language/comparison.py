@@ -51,9 +51,9 @@ def compare(
 ) -> list[Row]:
     """Evaluate each model on the validation and test splits of its data, as `bayesrnn evaluate` does."""
     check_same_text(models, ("valid", "test"), data)
+    adaptations = [adaptation(model) if adaptation else None for model in models]
     rows = []
-    for model in models:
-        dynamic = adaptation(model) if adaptation else None
+    for model, dynamic in zip(models, adaptations, strict=True):
         ways = _ways(model, samples, dynamic, streams)
         results: dict[str, float | None] = {}
         for split in ("valid", "test"):

@@ -41,17 +41,14 @@ class LanguageExperiment:
 
     def prepare(self, config: LanguageModelConfig, before: Run | None) -> Prepared:
         from bayesrnn.data.download import cache_folder
-        from bayesrnn.tasks.language.data.beginning import Beginning
         from bayesrnn.tasks.language.data.corpus import encode_corpus, load_corpus
-        from bayesrnn.tasks.language.data.sources import find_source
+        from bayesrnn.tasks.language.data.sources import training_text
         from bayesrnn.tasks.language.task import LanguageTask, build_method, common_name
         from bayesrnn.tasks.language.trained import VOCABULARY, read_vocabulary
         from bayesrnn.training.start import take_over
 
         cache = cache_folder()
-        source = find_source(config.data, cache)
-        if config.train_words:
-            source = Beginning(source, config.train_words)
+        source = training_text(config.data, config.train_words, cache)
         if before:
             corpus = encode_corpus(source, read_vocabulary(before), cache)
         else:
@@ -93,11 +90,14 @@ class LanguageExperiment:
         from bayesrnn.tasks.language.trained import trained_models
 
         how = {"lr": options.lr, "rare_words": options.rare_words, "decay": options.decay}
+        place = options.data
         rows = compare(
             trained_models(runs),
             data=options.data,
             samples=options.samples,
-            adaptation=(lambda model: model.adaptation(**how)) if options.dynamic else None,
+            adaptation=(lambda model: model.adaptation(data=place, **how))
+            if options.dynamic
+            else None,
             progress=progress,
         )
         return comparison(rows)

@@ -17,7 +17,12 @@ from bayesrnn.files import is_run
 from bayesrnn.methods import Method
 from bayesrnn.tasks.language.config import LanguageModelConfig
 from bayesrnn.tasks.language.data.corpus import load_split
-from bayesrnn.tasks.language.data.sources import check_own_text, find_source
+from bayesrnn.tasks.language.data.sources import (
+    check_own_text,
+    find_source,
+    is_there,
+    training_text,
+)
 from bayesrnn.tasks.language.evaluation.scoring import Adaptation
 from bayesrnn.tasks.language.exported import Exported
 from bayesrnn.tasks.language.task import build_method, rates_of_words
@@ -74,11 +79,22 @@ class TrainedModel:
             self.texts[key] = load_split(source, split, self.vocabulary, cache)
         return self.texts[key]
 
-    def adaptation(self, *, lr: float, rare_words: float, decay: float) -> Adaptation:
+    def training_tokens(self, data: str | None = None) -> Tensor:
+        """What the model was trained on; `data` is its present place, if it is not where it was."""
+        name, cache = self.config.data, cache_folder()
+        if data is not None and not is_there(name):
+            name = data
+        check_own_text(self.path, name)
+        source = training_text(name, self.config.train_words, cache)
+        return load_split(source, "train", self.vocabulary, cache)
+
+    def adaptation(
+        self, *, lr: float, rare_words: float, decay: float, data: str | None = None
+    ) -> Adaptation:
         """Steps of dynamic evaluation, in which rare words may learn faster, as in `train --rare-words`."""
         rates = {}
         if rare_words:
-            trained_on = self.tokens("train")[: self.config.train_words or None]
+            trained_on = self.training_tokens(data)
             rates = rates_of_words(trained_on, len(self.vocabulary), power=rare_words)
         return Adaptation(lr, self.config.clip, rates, decay)
 

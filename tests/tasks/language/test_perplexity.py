@@ -26,6 +26,7 @@ from bayesrnn.tasks.language.evaluation.scoring import (
 from bayesrnn.tasks.language.evaluation.words import score_words
 from bayesrnn.tasks.language.models.word_lm import WordLM
 from bayesrnn.tasks.language.trained import TrainedModel, open_folder
+from bayesrnn.training.experiment import experiment
 
 
 def _tokens(run: TrainedModel, split: str = "test") -> torch.Tensor:
@@ -204,6 +205,30 @@ def test_words_may_have_their_own_learning_rates_in_dynamic_evaluation(trained, 
     assert one_rate["out.weight"].abs().max() > 0
     for name, step in one_rate.items():
         torch.testing.assert_close(many[name], step * rates.get(name, 1), rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("options", ["", "--train-words 500", "--tied"])
+def test_rare_words_have_the_rates_that_training_would_give_them(options, text_folder, tmp_path):
+    how = (
+        "--rare-words 0.5 --hidden 4 --epochs 1 --batch-size 4 --unroll 10 --no-tensorboard --json"
+    )
+    main(f"train --data {text_folder} --run {tmp_path / 'run'} {how} {options}".split())
+    model = open_folder(tmp_path / "run")
+    task = experiment("language").prepare(model.config, model.run).task
+    adaptation = model.adaptation(lr=0.1, rare_words=0.5, decay=0.0)
+    assert adaptation.rates.keys() == task.rates().keys()
+    for name, rate in task.rates().items():
+        assert len(rate.unique()) > 1
+        torch.testing.assert_close(adaptation.rates[name], rate, rtol=0, atol=0)
+    method_ = model.load()
+    Dynamic(method_, make_scorer(method_, samples=0, sharpened=False, seed=0), adaptation)
+
+
+def test_rates_of_no_weight_are_an_error(trained):
+    method_ = open_folder(trained("lstm")).load()
+    scorer = make_scorer(method_, samples=0, sharpened=False, seed=0)
+    with pytest.raises(ValueError, match="no weight is called decoder"):
+        Dynamic(method_, scorer, Adaptation(rates={"decoder": torch.ones(1)}))
 
 
 def test_dynamic_evaluation_forgets_by_its_decay(trained):

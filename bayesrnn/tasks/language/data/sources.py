@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from bayesrnn.files import is_run, printable
+from bayesrnn.tasks.language.data.beginning import Beginning
 from bayesrnn.tasks.language.data.corpus import Source
 
 NAMED = ("pydocs", "ptb", "wikitext-2")
@@ -37,7 +38,7 @@ def find_source(data: str, cache: Path, option: str = "--data") -> Source:
         return wikitext2(cache)
     from bayesrnn.tasks.language.data.text import text_files
 
-    if not _is_there(data):
+    if not is_there(data):
         near = get_close_matches(data, NAMED, n=1)
         hint = f"did you mean {near[0]}?" if near else f"use a path, or one of {', '.join(NAMED)}."
         raise ValueError(f"{option} {printable(data)}: no such file or folder; {hint}")
@@ -47,15 +48,21 @@ def find_source(data: str, cache: Path, option: str = "--data") -> Source:
     return text_files(path)
 
 
+def training_text(data: str, train_words: int, cache: Path) -> Source:
+    """The source of --data, with the training split that --train-words leaves of it."""
+    source = find_source(data, cache)
+    return Beginning(source, train_words) if train_words else source
+
+
 def check_own_text(run: Path, data: str) -> None:
     """Raise ValueError if the text that a run was trained on is not there any more."""
-    if not _is_there(data):
+    if not is_there(data):
         raise ValueError(
             f"{run} was trained on {printable(data)}, which is not there; give --data with its present place."
         )
 
 
-def _is_there(data: str) -> bool:
+def is_there(data: str) -> bool:
     """Whether it is the name of a source, or a file or folder that exists."""
     if data in NAMED:
         return True

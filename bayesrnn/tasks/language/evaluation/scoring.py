@@ -162,6 +162,8 @@ class Dynamic:
 
     def __init__(self, method: Method, scorer: Scorer, how: Adaptation) -> None:
         weights = method.weights()
+        if how.rates and not how.rates.keys() & weights.keys():
+            raise ValueError(f"no weight is called {' or '.join(how.rates)}.")
         self.model = method.model
         self.weights = list(weights.values())
         self.scorer = scorer
