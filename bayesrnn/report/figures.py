@@ -38,7 +38,8 @@ DASHES: tuple[Any, ...] = (
     (0, (3, 1)),
     (0, (8, 3)),
 )
-MARKERS = ("o", "s", "^", "D", "v", "P")
+# More than there are colours, and not a multiple: the seventh line has the first colour, but its own marker.
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*", "p")
 WIDTH = 4.9
 """Width in inches: narrow enough for the labels to be readable on a phone."""
 
