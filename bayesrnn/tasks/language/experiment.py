@@ -20,6 +20,8 @@ from bayesrnn.training.settings import preset_name
 
 if TYPE_CHECKING:
     from bayesrnn.tasks.language.data.corpus import Corpus
+    from bayesrnn.tasks.language.evaluation.scoring import Adaptation
+    from bayesrnn.tasks.language.trained import TrainedModel
     from bayesrnn.training.run import Run
 
 
@@ -89,15 +91,19 @@ class LanguageExperiment:
         from bayesrnn.tasks.language.comparison import compare, comparison
         from bayesrnn.tasks.language.trained import trained_models
 
-        how = {"lr": options.lr, "rare_words": options.rare_words, "decay": options.decay}
-        place = options.data
+        def adaptation(model: TrainedModel) -> Adaptation:
+            return model.adaptation(
+                lr=options.lr,
+                rare_words=options.rare_words,
+                decay=options.decay,
+                data=options.data,
+            )
+
         rows = compare(
             trained_models(runs),
             data=options.data,
             samples=options.samples,
-            adaptation=(lambda model: model.adaptation(data=place, **how))
-            if options.dynamic
-            else None,
+            adaptation=adaptation if options.dynamic else None,
             progress=progress,
         )
         return comparison(rows)
